@@ -32,7 +32,7 @@
         ├── StorageUnavailableError  the object store with the manifests did not answer
         ├── StreamError              the stream of rows that prepare reads (engine="arrow") ended in an error
         ├── SourceUnavailableError   what says where a cursor's range ends did not answer
-        ├── StoppedError             prepare was told to stop, while it wrote here or waited for an application
+        ├── StoppedError             a task was told to stop: while it wrote or waited, or before it decided
         └── NotFinishedError         the deadline passed while waiting for markers, readers, a sweep or an application
 
 Every error says what to do next, and carries the ids it knows as attributes, so that a log line at night
@@ -281,8 +281,8 @@ class SourceUnavailableError(TransientError):
 
 
 class StoppedError(TransientError):
-    """prepare was told to stop: while it wrote in its own process, and has ended what it had written; or while it
-    waited for an application elsewhere, which goes on.
+    """A task was told to stop: while it wrote in its own process, and has ended what it had written; while it waited
+    for an application elsewhere, which goes on; or before the decision, and nothing is decided.
     """
 
 

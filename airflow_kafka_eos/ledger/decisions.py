@@ -44,6 +44,7 @@ def decide_commit(
     *,
     reason: str = "",
     moves_cursor: bool = True,
+    check_stop: Callable[[], object] = lambda: None,
 ) -> AttemptRow:
     """Decide to commit the attempt: the point of no return. The same answer when it is decided so before.
 
@@ -56,6 +57,8 @@ def decide_commit(
     :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
     :param reason: why, where a person says so.
     :param moves_cursor: False: the caller puts it in doubt.
+    :param check_stop: asked last, with the load's row locked, and behind ``dual_write``: what it raises undoes the
+        decision and is passed on.
     :raises UndecidableError: aborted, superseded, not prepared, prepared with another manifest, or another
         attempt is decided.
     :raises NotFinishedError: the lock came after ``not_after``; decide anew.
@@ -74,6 +77,7 @@ def decide_commit(
     if problem:
         raise _undecidable(ref, problem)
     _check_in_time(ref, not_after, "the ledger's lock")  # waiting for it may have taken the time that was left
+    check_stop()
     taken = False
     try:
         why = reason if dual_write is None else UNFINISHED
@@ -93,6 +97,7 @@ def decide_commit(
     if dual_write is not None:
         dual_write(connection)
         _check_in_time(ref, not_after, "the end of the author's SQL")
+        check_stop()
         its = t.decisions.c.attempt_id == locked.attempt_id(ref.attempt)
         connection.execute(update(t.decisions).where(its).values(reason=for_reason(reason)))
         decided = replace(decided, reason=for_reason(reason))

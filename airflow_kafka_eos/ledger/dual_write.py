@@ -8,7 +8,7 @@ Besides their own parameters, statements may name what the decision is about: ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
@@ -55,6 +55,7 @@ def decide_beside(
     decided_by: str,
     not_after: float | None = None,
     end_offsets: Mapping[TopicPartition, int] | None = None,
+    check_stop: Callable[[], object] = lambda: None,
 ) -> AttemptRow:
     """:meth:`Ledger.decide_commit <airflow_kafka_eos.ledger.ledger.Ledger.decide_commit>` with the author's SQL in it.
 
@@ -70,8 +71,9 @@ def decide_beside(
     split, fault = False, ""
     try:
         row = ledger.decide_commit(
-            manifest, decided_by=decided_by, not_after=not_after, dual_write=beside, end_offsets=end_offsets
-        )
+            manifest, decided_by=decided_by, not_after=not_after, dual_write=beside, end_offsets=end_offsets,
+            check_stop=check_stop,
+        )  # fmt: skip
         check_finished(row, beside.where)  # committed on its own by a try before, which a lock or the like has ended
         return row
     except SplitTransactionError:

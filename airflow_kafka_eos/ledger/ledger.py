@@ -169,12 +169,15 @@ class Ledger:
         not_after: float | None = None,
         dual_write: Callable[[Connection], None] | None = None,
         end_offsets: Mapping[TopicPartition, int] | None = None,
+        check_stop: Callable[[], object] = lambda: None,
     ) -> AttemptRow:
         """See :func:`.decisions.decide_commit`."""
         self._check_own(manifest.attempt)
         ref, digest = manifest.attempt, sha256(manifest)
         return self.database.write(
-            lambda c: decisions.decide_commit(c, ref, digest, decided_by, not_after, dual_write, end_offsets)
+            lambda c: decisions.decide_commit(
+                c, ref, digest, decided_by, not_after, dual_write, end_offsets, check_stop=check_stop
+            )
         )
 
     def decide_abort(self, ref: AttemptRef, *, decided_by: str, reason: str) -> bool:

@@ -28,6 +28,7 @@ from airflow_kafka_eos.errors import (
     KafkaEosError,
     LedgerUnavailableError,
     OtherLedgerError,
+    StoppedError,
     TerminalError,
     UndecidableError,
 )
@@ -71,6 +72,8 @@ class LoadOperator(BaseOperator):
     template_fields: Sequence[str] = ("load_name", "load_key", "namespace", "kafka_conn_id", "ledger_conn_id")
     #: what logs, the ledger's reasons and the page call it
     step_name: ClassVar[str] = "a step"
+    #: Airflow has told this task to end
+    _is_told_to_stop = False
 
     def __init__(
         self,
@@ -185,6 +188,24 @@ class LoadOperator(BaseOperator):
         """The ledger alone; see :meth:`open_session`."""
         with no_retry_of_terminal_errors(final), self._resolve().ledger() as ledger:
             yield ledger
+
+    def on_kill(self) -> None:
+        """Airflow's own: called by SIGTERM in the middle of what runs, which goes on behind it until SIGKILL."""
+        self._is_told_to_stop = True
+        super().on_kill()
+
+    def _check_stop(self) -> None:
+        """Right before something is recorded or decided that a person who has marked the task does not expect any more.
+
+        :raises StoppedError: Airflow has told this task to end.
+        """
+        if self._is_told_to_stop:
+            raise StoppedError(
+                f"{self.step_name} was told to stop before the load was decided: it decides nothing",
+                remedy="Let the task be tried again, or clear it: it goes on, or opens a new attempt. What is prepared "
+                "and undecided cleanup ends, of a run that has failed",
+                load=str(self.load_identity),
+            )
 
     def _resolve(self) -> Resolved:
         return KafkaEosHook(self.kafka_conn_id, self.ledger_conn_id).resolve()

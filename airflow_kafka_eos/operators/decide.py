@@ -25,7 +25,13 @@ from airflow_kafka_eos.arguments import (
 )
 from airflow_kafka_eos.config import optional, setting
 from airflow_kafka_eos.dual_write import DualWrite
-from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, KafkaEosError, UndecidableError
+from airflow_kafka_eos.errors import (
+    CheckFailedError,
+    ConfigurationError,
+    KafkaEosError,
+    StoppedError,
+    UndecidableError,
+)
 from airflow_kafka_eos.load import Verdict
 from airflow_kafka_eos.operators.base import (
     FINAL_WHEN_DECIDED,
@@ -65,6 +71,8 @@ class DecideLoadOperator(LoadOperator):
 
     template_fields: Sequence[str] = (*LoadOperator.template_fields, "manifest_dir", "dual_write_sql")
     step_name = "decide"
+    #: the task whose process it runs in: prepare's where that decides at once, else None
+    _runs_in: LoadOperator | None = None
 
     def __init__(
         self,
@@ -136,6 +144,7 @@ class DecideLoadOperator(LoadOperator):
     def decide(self, session: Session, manifest: Manifest, owner: str) -> AttemptRow:
         """Check, then record the decision for what the manifest names. What is refused is ended at once.
 
+        :raises StoppedError: Airflow has told the task to end; nothing is decided.
         :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.stages.decide.decide`.
         """
         from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
@@ -144,8 +153,9 @@ class DecideLoadOperator(LoadOperator):
         dual_write = DualWrite.of(self.dual_write_sql, self.dual_write)
         try:
             return decide(
-                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), dual_write=dual_write
-            )
+                session, manifest, checks, owner=owner, margin_s=self.margin.total_seconds(), dual_write=dual_write,
+                check_stop=(self._runs_in or self)._check_stop,
+            )  # fmt: skip
         except (CheckFailedError, UndecidableError):
             self._end_refused(session, manifest.attempt, owner)
             raise
@@ -220,10 +230,12 @@ def decide_at_once(
     :param found: the task decide, as :func:`.preparing.decide_behind` finds it.
     :param prepare: the task that this runs in.
     :param result: what it returns; decide's templates may ask XCom for it.
+    :raises StoppedError: Airflow has told prepare's task to end; nothing is decided.
     """
     try:
         context["ti"].xcom_push("return_value", result)
         decide = found.prepare_for_execution()  # a copy, as Airflow's task runner makes one
+        decide._runs_in = prepare
         of_decide: Any = {**context, "task": decide}
         decide.render_template_fields(of_decide)
         if _aim(decide) != _aim(prepare):
@@ -231,6 +243,8 @@ def decide_at_once(
             return None
         row = decide.decide(session, manifest, owner_of(context))
         decide.roll_forward(session, row)
+    except StoppedError:
+        raise
     except CheckFailedError as e:
         log.warning("the load is refused and ended; the task %s fails with the reason: %s", found.task_id, e)
         return Verdict.ABORT

@@ -343,8 +343,10 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
         """Airflow's own: end what runs, here, at a Spark Connect server, or in Spark.
 
         Not an application whose id is noted: a worker that is restarted must not end it. Behind a click, the next
-        attempt or cleanup makes its attempt undecidable, and tells its driver to stop.
+        attempt or cleanup makes its attempt undecidable, and tells its driver to stop. What is over by then is not
+        decided any more.
         """
+        self._is_told_to_stop = True
         if self._stop_waiting is not None:
             self._stop_waiting.set()
         elif self._stop is not None:

@@ -284,6 +284,8 @@ class PreparingOperator(LoadOperator):
         """Tell the ledger what was prepared, and decide it where nothing stands between; returns the task's result.
 
         What was prepared again enters the decision, or nothing of it stays open.
+
+        :raises StoppedError: Airflow has told this task to end, and nothing is decided.
         """
         from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
         from airflow_kafka_eos.protocol.stages.begin import record_prepared
@@ -320,6 +322,7 @@ class PreparingOperator(LoadOperator):
         with resolved.session(self.namespace) as session:
             if self.cursor is not None:
                 record_chosen(session, ref.load, ref.attempt, lambda: store.until(ref))
+            self._check_stop()
             record_prepared(session, manifest, writers_left=store.writers_left(manifest))
             verdict = self._decide_at_once(context, session, manifest, result)
         made = f"{manifest.records:,} records, {manifest.bytes:,} bytes in {manifest.how}"

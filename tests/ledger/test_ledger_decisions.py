@@ -9,7 +9,13 @@ import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    InDoubtError,
+    NotFinishedError,
+    StoppedError,
+    UndecidableError,
+)
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, PreparedTxnState, TopicPartition
@@ -193,6 +199,29 @@ def test_dual_write_that_fails_undoes_the_decision(ledger: Ledger, url: str) -> 
         ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=write_twice)
     assert (sql(url, "SELECT n FROM app"), decisions(url), mapping(url)) == ([], 0, {})
     assert state(ledger) is LoadState.PREPARED
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_who_is_told_to_stop_at_the_lock_or_in_the_dual_write_decides_nothing(
+    ledger: Ledger, url: str, when: int
+) -> None:
+    sql(url, "CREATE TABLE app (n INTEGER PRIMARY KEY)")
+    prepare(ledger)
+    wrote: list[int] = []
+
+    def write(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO app VALUES (1)"))
+        wrote.append(1)
+
+    def check_stop() -> None:
+        if len(wrote) == when - 1:
+            raise StoppedError("told to stop", remedy="None")
+
+    with pytest.raises(StoppedError):
+        ledger.decide_commit(manifest(ledger, 1), decided_by="d", dual_write=write, check_stop=check_stop)
+    assert (sql(url, "SELECT n FROM app"), decisions(url), len(wrote)) == ([], 0, when - 1)
+    decided = ledger.decide_commit(manifest(ledger, 1), decided_by="d")
+    assert ledger.decide_commit(manifest(ledger, 1), decided_by="d", check_stop=check_stop) == decided, "it stays so"
 
 
 def test_a_mistake_in_the_dual_write_is_its_authors(ledger: Ledger, url: str) -> None:

@@ -123,6 +123,7 @@ def decide(
     dual_write: DualWrite | None = None,
     beside: Callable[[Any], None] | None = None,
     asked: bool = False,
+    check_stop: Callable[[], object] = lambda: None,
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
 
@@ -131,6 +132,7 @@ def decide(
         become true together, or neither. It runs no second time once the load is decided.
     :param beside: the ledger's own work in that transaction, given its connection; only without ``dual_write``.
     :param asked: the caller has asked, behind what was prepared, whether brokers know more of the load than the ledger.
+    :param check_stop: see :func:`.decisions.decide_commit`: what it raises leaves the attempt undecided.
     :raises DualWriteError: ``dual_write`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
     :raises UndecidableError: a transaction is gone, changed, or out of time; the abort is recorded.
@@ -174,13 +176,15 @@ def decide(
     not_after = asked_s + margin_s / 2
     if dual_write is None:
         row = session.ledger.decide_commit(
-            manifest, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets, dual_write=beside
-        )
+            manifest, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets, dual_write=beside,
+            check_stop=check_stop,
+        )  # fmt: skip
     else:
         _warn_of_timeouts(manifest)
         row = decide_beside(
-            session.ledger, manifest, dual_write, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets
-        )
+            session.ledger, manifest, dual_write, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets,
+            check_stop=check_stop,
+        )  # fmt: skip
     log.debug(
         "%s is decided: commit %d records in %s",
         ref,
