@@ -62,12 +62,11 @@ def begin(
     if expected is not None:
         batch.check_same(expected[0], str(expected[1]))
     run = StreamRun(checkpoint.location, identity or driver_identity(environ), options.opened_by, beside)
-    deadline_ms = int(time.time() * 1000) + options.batch_timeout_ms
-    settings = options.write(AttemptRef(batch.load, "0" * 10, 1), deadline_ms).settings(environ)
+    settings = options.write(AttemptRef(batch.load, "0" * 10, 1), 1).settings(environ)
     of_run = (batch.namespace, batch.name, batch.query_id, run)
     with session(settings, options.namespace) as opened:
         turn = batches.begin_batch(
-            opened, batch, run, naming=options.naming, deadline_ms=deadline_ms,
+            opened, batch, run, naming=options.naming, writers_have_ms=options.batch_timeout_ms,
             deadline_s=options.commit_timeout_ms / 1000, first=of_run not in _begun,
         )  # fmt: skip
         _begun.add(of_run)
@@ -80,7 +79,7 @@ def begin(
             return Begun(batch, run, row.number, row.records or 0), None
         ref = AttemptRef(batch.load, opened.ledger.ledger_id, row.number, row.slot)
         at_lease = as_leased(ref, turn.slot)
-    write = options.write(ref, deadline_ms)
+    write = options.write(ref, turn.deadline_ms)
     checked = _checked(options, settings, write)
     writer = AttemptWriter(write, settings, checked, None, at_lease)
     return Begun(batch, run, row.number, None, write, checked), writer

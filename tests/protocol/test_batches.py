@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -82,7 +82,7 @@ class Query:
             batch,
             run,
             **{"naming": TransactionNaming.INCREMENTING} | more,
-            deadline_ms=int((time.time() + writers_have_s) * 1000),
+            writers_have_ms=int(writers_have_s * 1000),
             deadline_s=30,
         )
 
@@ -255,6 +255,28 @@ def test_what_a_dead_run_has_left_is_ended_when_the_next_one_begins(
     assert row.number == 2
     query.decide(batch, query.write(row, ["a"], ["b"]), SECOND)
     assert query.world.visible() == ["a", "b"]
+
+
+def test_writers_have_all_of_their_time_however_long_the_sweep_takes(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance counts from when the attempt is opened: with a deadline of before, it would end what is at work."""
+    swept_ms = 0.0
+
+    def sweep_earlier(*given: Any, **more: Any) -> bool:
+        nonlocal swept_ms
+        found = real(*given, **more)
+        time.sleep(0.1)
+        swept_ms = time.time() * 1000
+        return found
+
+    real = batches.sweep_earlier
+    monkeypatch.setattr(batches, "sweep_earlier", sweep_earlier)
+    turn = query.turn(query.batch(0), writers_have_s=600)
+    assert turn is not None and swept_ms
+    assert turn.deadline_ms >= int(swept_ms) + 600_000
+    as_the_ledger_has_it = text_of(datetime.fromtimestamp(turn.deadline_ms / 1000, UTC))
+    assert turn.row.writers_until == as_the_ledger_has_it
 
 
 def test_what_is_left_of_another_batch_is_ended_too(query: Query) -> None:

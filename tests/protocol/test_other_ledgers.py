@@ -100,7 +100,7 @@ def test_nor_is_a_batch_of_a_query(opened: Session, brokers: Brokers, theirs: st
     with pytest.raises(OtherLedgerError, match=f"ledger {OTHER}: 1 "):
         begin_batch(
             opened, batch, StreamRun("/checkpoint", "driver"), naming=TransactionNaming.INCREMENTING,
-            deadline_ms=2 * 10**12, deadline_s=1,
+            writers_have_ms=1000, deadline_s=1,
         )  # fmt: skip
     assert opened.ledger.load(batch.load) is None
 

@@ -42,12 +42,16 @@ _PASSES, _PAUSE_S = 20, 0.2
 
 
 class Turn(NamedTuple):
-    """A batch's attempt, and what coordinators knew of the slot that it has leased, behind the lease, by id.
+    """A batch's attempt.
 
-    Empty where nothing is to be written, or the attempt has no slot.
+    :param deadline_ms: milliseconds since the epoch, as the ledger has it: no writer of it begins a transaction after
+        that. 0 where nothing is to be written.
+    :param slot: what coordinators knew of the slot that it has leased, behind the lease, by id. Empty where nothing is
+        to be written, or the attempt has no slot.
     """
 
     row: AttemptRow
+    deadline_ms: int = 0
     slot: Mapping[str, TransactionDescription] = {}
 
 
@@ -57,13 +61,14 @@ def begin_batch(
     run: StreamRun,
     *,
     naming: TransactionNaming,
-    deadline_ms: int,
+    writers_have_ms: int,
     deadline_s: float,
     first: bool = True,
 ) -> Turn | None:
     """Open an attempt of a batch, behind the sweep of what is left of earlier ones; or roll a decided batch forward.
 
-    :param deadline_ms: milliseconds since the epoch: no writer of it begins a transaction after that.
+    :param writers_have_ms: from when its attempt is opened, behind that sweep, to its writers' deadline: no matter how
+        long the sweep takes, they have all of it, and maintenance goes by it.
     :param deadline_s: seconds that rolling forward may take.
     :param first: False: this run has begun a batch before. What brokers may know, and the ledger does not, is then
         asked where it counts, behind what was prepared; and free slots are swept where something was open only.
@@ -90,6 +95,7 @@ def begin_batch(
     # of the listing of just now: what began since, and behind its quarantine, the lease's look finds
     if naming is TransactionNaming.POOLING and (first or listed or swept):
         sweep_free_slots(session, load, by)
+    deadline_ms = int(time.time() * 1000) + writers_have_ms
     row = session.ledger.begin_batch(
         batch, run, naming=naming, deadline_ms=deadline_ms, cluster_id=session.cluster_id
     )
@@ -98,7 +104,7 @@ def begin_batch(
         return Turn(row)
     if row.number > 1:
         _swept(session, load, up_to=row.number - 1, by=by)
-    return Turn(row, check_slot(session, row))
+    return Turn(row, deadline_ms, check_slot(session, row))
 
 
 def sweep_earlier(
