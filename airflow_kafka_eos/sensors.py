@@ -193,7 +193,9 @@ class PollingLoadSensor(LoadOperator, BaseSensorOperator):
                     self.before_polling(owner)
                     poll = self.new_poll(owner)
                     waiting_for = self._look(poll)
-                except (KafkaEosError, AirflowFailException) as look:
+                except AirflowFailException as look:  # no retry mends it, within the timeout or behind it
+                    raise AirflowFailException(str(self._timed_out(look))) from e
+                except KafkaEosError as look:
                     raise self._timed_out(look) from e
                 if waiting_for is None:
                     return self.done(poll.summary(), context, step)

@@ -23,11 +23,13 @@ and a run that does not fit is refused before it writes anything. This says what
   --decided       the last batch of the query that its topics have: look there, not in the checkpoint;
                   -1 for none. The ledger asks for it behind `ledger new-id`. Where the query asks for
                   that very batch, it is passed over. Too low, one is written once more; too high, one is
-                  never written;
+                  never written. Refused below what was decided under a name that the query had before;
   --forget-query  the name is free: the next run binds its query, whose batches begin at 0. Where it reads
                   from (startingOffsets of its SOURCE) must be behind the last rows that the topics have, or
                   rows are there twice or missing: docs/streams.md, A new query behind the old one.
-                  When the old query comes back, what is known of it is so again.
+                  When the old query comes back, what is known of it is so again; has it gone on under
+                  another name since, it stops until --decided is said.
+The last two are refused while a batch of the query is decided, and not COMMITTED: `loads recover` first.
 Stop the query's Spark DRIVER before: one that is at work goes by what it has read."""
 
 

@@ -14,14 +14,13 @@ from sqlalchemy import Connection, or_, select, update
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
 from airflow_kafka_eos.ledger import attempts, cursors, decisions, streams
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import ledger_id, lock, now, with_undecided
+from airflow_kafka_eos.ledger.queries import UNVERIFIED, ledger_id, lock, now, with_undecided
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
 from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.transaction import FINAL, Outcome
 
-_UNVERIFIED = tuple(state.value for state in LoadState if state.is_unverified)
 #: What is recorded of a transaction that is over; of one that is not recorded so, nobody knows.
 _OVER = tuple(outcome.value for outcome in (*FINAL, Outcome.ABORTED))
 _SHOWN = 5
@@ -40,7 +39,7 @@ def new_id(connection: Connection, decided_by: str) -> tuple[str, str]:
     """
     # first: who decides a batch now, under the old id, has its query's row locked, and its load is seen below
     streams.forget_decided(connection)
-    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(_UNVERIFIED))
+    query = select(t.loads.c.namespace, t.loads.c.name, t.loads.c.load_key).where(t.loads.c.state.in_(UNVERIFIED))
     unfinished = [".".join(row) for row in connection.execute(query)]
     if unfinished:
         raise ConfigurationError(

@@ -19,6 +19,8 @@ from airflow_kafka_eos.transaction import DONE, Outcome, PreparedTransaction, Pr
 
 T = TypeVar("T")
 
+#: States of what is decided to be committed, and is not there yet, as the database has them.
+UNVERIFIED = tuple(state.value for state in LoadState if state.is_unverified)
 #: Values in one IN (...): databases have a limit.
 _AT_ONCE = 500
 

@@ -11,9 +11,10 @@ row, which :func:`.admin.new_id` takes before it looks at anything.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, not_, select, update
 
 from airflow_kafka_eos.errors import (
     ConfigurationError,
@@ -25,14 +26,16 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.ledger import attempts, slots
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.queries import ledger_id, lock, now
+from airflow_kafka_eos.ledger.queries import UNVERIFIED, ledger_id, lock, now
 from airflow_kafka_eos.ledger.rows import AttemptRow, StreamRow, read_row
-from airflow_kafka_eos.load import TransactionNaming, Verdict
-from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
+from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict, name_in_command
+from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of
 
 _C = t.streams.c
 #: in place of offsets: a person has said that the topics have the batch
 _SAID = ""
+_KNOWN = {None: "not known", -1: "none"}
+_DECIDED = tuple(state.value for state in LoadState if state.is_decided)
 
 
 def bind(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun) -> StreamRow:
@@ -61,12 +64,11 @@ def bind(connection: Connection, own_id: str, batch: MicroBatch, run: StreamRun)
         q = t.stream_queries.c
         before = select(q.decided).where(q.stream_id == row.id, q.query_id == batch.query_id)
         known = connection.execute(before).one_or_none()
-        if known is not None:
-            decided = known.decided
-        else:  # under a name that was set free since, batches of it may be decided: which, a person has to say
-            has_some = or_(q.decided.is_(None), q.decided >= 0)
-            elsewhere = select(q.stream_id).where(q.query_id == batch.query_id, has_some)
-            decided = -1 if connection.execute(elsewhere).first() is None else None
+        decided = -1 if known is None else known.decided
+        # under a name that was set free since, later batches of it may be decided: which, a person has to say
+        free = _set_free(connection, row.id, batch.query_id)
+        if decided is not None and any(one.decided is None or one.decided > decided for one in free):
+            decided = None
         values = {
             "query_id": batch.query_id, "checkpoint": run.checkpoint, "decided": decided, "bound_at": moment,
             "updated_at": moment,
@@ -137,7 +139,8 @@ def begin_batch(
             f"batches up to {stream.decided} are decided, and the ledger has no decision of {batch}: its checkpoint is "
             "older than what a person has said of the topics",
             remedy="Nothing is written. Put back the checkpoint as it was last; or look which batch is the last one "
-            "that the topics have, and say so by `airflow-kafka-eos streams set` with --decided",
+            f"that the topics have, and say so by `airflow-kafka-eos streams set {name_in_command(batch.load)} "
+            "--decided N`",
             load=str(batch.load),
         )
     return attempts.submit(
@@ -184,16 +187,21 @@ def set_stream(
     :param decided: the last batch of it that its topics have; -1: none. Where the ledger does not have it as decided,
         it is passed over when it is asked for.
     :param forget_query: the name is free: the next run binds its query. What was decided of the old one, and that a
-        person has to say, stays with its id: it is so again when that is the next one.
-    :raises ConfigurationError: ``decided``, and the name is free.
+        person has to say, stays with its id: it is so again when that is the next one, unless it has gone on under
+        another name since.
+    :raises ConfigurationError: ``decided``, and the name is free, or a later batch was decided under a name that the
+        query had before; or either, and a batch of the query is decided, and not committed yet.
     """
     stream = _locked(connection, namespace, name)
     if stream is None:
         return None
+    if decided is not None or forget_query:
+        _check_none_under_way(connection, stream)
     values: dict[str, Any] = {"updated_at": now()}
     if checkpoint is not None:
         values["checkpoint"] = checkpoint
     if decided is not None:
+        _check_none_behind(connection, stream, decided)
         _note_said(connection, stream, decided)
         values["decided"] = decided
     if forget_query and stream.query_id is not None:
@@ -272,13 +280,61 @@ def _note_said(connection: Connection, stream: Row[Any], number: int) -> None:
     if stream.query_id is None:
         raise ConfigurationError(
             f"query name {stream.name!r} is free: which query's batch {number} is meant is not known",
-            remedy="Start the query, which binds the name, and say it then",
+            remedy="Has a query stopped that asks for it? Its error has the command, with the name and the namespace "
+            "that it has now. Else start the query, which binds the name, and say it then",
         )
     if number >= 0:
         names = {"stream_id": stream.id, "query_id": stream.query_id, "number": number}
         insert_first(
             connection, insert(t.stream_batches).values(names | {"offsets_sha256": _SAID, "decided_at": now()})
         )
+
+
+def _check_none_under_way(connection: Connection, stream: Row[Any]) -> None:
+    """What is decided becomes visible behind a person's look at the topics, whichever name it was decided under."""
+    c = t.loads.c
+    query = select(c.namespace, c.name, c.load_key, c.state).where(c.state.in_(UNVERIFIED)).order_by(c.id)
+    for row in connection.execute(query):
+        load = LoadIdentity(row.namespace, row.name, row.load_key)
+        of = batch_of(load)
+        if of is not None and of[0] == stream.query_id:
+            raise ConfigurationError(
+                f"batch {of[1]} of query {stream.name!r} is decided, and {row.state}: readers may not see it yet",
+                remedy=f"Run `airflow-kafka-eos loads recover {load.in_command}` until it is COMMITTED, and look at "
+                "the topics behind that. What can never be completed is closed by `loads give-up`",
+                load=str(load),
+            )
+
+
+def _check_none_behind(connection: Connection, stream: Row[Any], number: int) -> None:
+    """Of what was decided under a name that was set free nothing is written once more.
+
+    Under the query's own name nothing is that is decided, whatever is said; and what another name has that it is bound
+    to now is another frame's.
+    """
+    c, q = t.loads.c, t.stream_queries.c
+    last = (
+        select(c.namespace, c.name, c.load_key, c.state)
+        .join(t.streams, and_(_C.namespace == c.namespace, _C.name == c.name))
+        .join(t.stream_queries, q.stream_id == _C.id)
+        .where(*_is_free(stream.id, stream.query_id))
+        .where(c.load_key.startswith(f"{stream.query_id}-"), c.state.in_(_DECIDED))
+        .order_by(func.length(c.load_key).desc(), c.load_key.desc())  # by the batch's number
+        .limit(1)
+    )
+    for row in connection.execute(last):
+        load = LoadIdentity(row.namespace, row.name, row.load_key)
+        of = batch_of(load)
+        if of is not None and of[1] > number:
+            raise ConfigurationError(
+                f"under {load.name!r} in namespace {load.namespace!r} batch {of[1]} of the same query was decided, and "
+                f"is {row.state}: behind {number} it would be written once more",
+                remedy=f"Look at the topics once more. Do they have batch {of[1]}? Then say --decided {of[1]}. Were "
+                "they put back, or made anew? Then do the steps of docs/streams.md, A new query behind the old one. "
+                "Was it another frame's of foreachBatch? Set the new names of the frames free, and let the function "
+                "write each by its old one: then say it of each",
+                load=str(load),
+            )
 
 
 def _must_lock(connection: Connection, batch: MicroBatch) -> Row[Any]:
@@ -310,8 +366,9 @@ def _check_id(connection: Connection, own_id: str, batch: MicroBatch) -> None:
         raise OtherLedgerError(
             f"the ledger's id is {found} since `airflow-kafka-eos ledger new-id`, and this run has opened it as "
             f"{own_id}: what it writes would be nobody's",
-            remedy="Nothing of the batch is committed. Stop the driver, say by `airflow-kafka-eos streams set` with "
-            "--decided which batch is the last one that the topics have, and start the query again",
+            remedy="Nothing of the batch is committed. Stop the driver, say by `airflow-kafka-eos streams set "
+            f"{name_in_command(batch.load)} --decided N` which batch is the last one that the topics have, and start "
+            "the query again",
             load=str(batch.load),
         )
 
@@ -342,7 +399,7 @@ def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
             f"query {batch.name!r} is bound to checkpoint {stream.checkpoint}, and this run's is {run.checkpoint}: a "
             "copy of it, for both have the same query id",
             remedy="Run it on the first one; or, where the checkpoint was moved and nobody runs on the first one any "
-            "more, run `airflow-kafka-eos streams set` with --checkpoint",
+            f"more, run `airflow-kafka-eos streams set {name_in_command(batch.load)} --checkpoint …`",
             load=str(batch.load),
         )
 
@@ -357,6 +414,7 @@ def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -
     found = next((one for one in _others(connection, batch) if (one.namespace, one.name) not in beside), None)
     if found is None:
         return
+    other = replace(batch, namespace=found.namespace, name=found.name).load
     known = f"{found.name!r} in namespace {found.namespace!r}"
     if run.opened_by:
         renamed = "was its DAG, its group, or load_name, renamed?"
@@ -368,8 +426,9 @@ def _check_one_name(connection: Connection, batch: MicroBatch, run: StreamRun) -
     if run.beside is not None:
         remedy += (
             ". Is it a frame that is new beside the other? Write that one before it, and wait for it, in each batch. "
-            "Does nobody write the other any more? Set its name free, by `airflow-kafka-eos streams set` with "
-            "--forget-query, and run the query: it stops, until --decided says the last batch that the topics have"
+            "Does nobody write the other any more? Set its name free, by `airflow-kafka-eos streams set "
+            f"{name_in_command(other)} --forget-query`, and run the query: it stops, until --decided says the last "
+            "batch that the topics have"
         )
     raise OtherCheckpointError(
         f"the query of checkpoint {run.checkpoint} is known as {known}, and this run calls it {batch.name!r} in "
@@ -386,6 +445,20 @@ def _others(connection: Connection, batch: MicroBatch) -> list[Row[Any]]:
     return [one for one in connection.execute(query) if (one.namespace, one.name) != mine]
 
 
+def _set_free(connection: Connection, stream_id: int, query_id: str) -> list[Row[Any]]:
+    """Other names that a query was set free of, each with what is known of it under that name."""
+    q = t.stream_queries.c
+    query = select(_C.namespace, _C.name, q.decided).join(t.stream_queries, q.stream_id == _C.id)
+    query = query.where(*_is_free(stream_id, query_id)).order_by(_C.namespace, _C.name)
+    return list(connection.execute(query))
+
+
+def _is_free(stream_id: int, query_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Not one that it is bound to again: that is of a frame beside this one."""
+    is_bound = and_(_C.query_id.is_not(None), _C.query_id == query_id)
+    return t.stream_queries.c.query_id == query_id, _C.id != stream_id, not_(is_bound)
+
+
 def _check_newest(stream: Row[Any], number: int | None, batch: MicroBatch) -> None:
     """Rule: newest-run-begins."""
     if number != stream.newest_run:
@@ -399,12 +472,17 @@ def _check_newest(stream: Row[Any], number: int | None, batch: MicroBatch) -> No
 def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
     """Rules: batches-in-turn, same-range."""
     if stream.decided is None:
+        names = "".join(
+            f". Of those that it has decided under {one.name!r} in namespace {one.namespace!r} the last one is "
+            f"{_KNOWN.get(one.decided, one.decided)}"
+            for one in _set_free(connection, stream.id, batch.query_id)
+        )
         raise InDoubtError(
             f"the ledger got a new id, a slot of query {batch.name!r} was in doubt, or the query had another name "
-            "before: it does not know which batches the topics have",
+            f"before: it does not know which batches the topics have{names}",
             remedy="Nothing is written. Look which batch is the last one that they have, and say so by "
-            f"`airflow-kafka-eos streams set` with --decided: -1 for none; {batch.number} passes over the one that the "
-            "query asks for now",
+            f"`airflow-kafka-eos streams set {name_in_command(batch.load)} --decided N`: -1 for none; {batch.number} "
+            "passes over the one that the query asks for now",
             load=str(batch.load),
         )
     if batch.number > stream.decided + 1:
@@ -422,7 +500,7 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, run
                 f"the checkpoint is older than the topics, which have all batches up to {stream.decided}",
                 remedy="Put back the checkpoint as it was last; or start with a new checkpoint that begins in "
                 "the source behind the last row that the topics have (docs/streams.md, A new query behind the old "
-                "one), behind `airflow-kafka-eos streams set` with --forget-query",
+                f"one), behind `airflow-kafka-eos streams set {name_in_command(batch.load)} --forget-query`",
                 load=str(batch.load),
             )
 
@@ -441,8 +519,8 @@ def _not_its_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, r
     return InDoubtError(
         f"{batch} is not the next one: the ledger has those up to {stream.decided} as decided",
         remedy=f"{remedy} Was the query another sink's before? Look which batch is the last one that the topics have, "
-        "and say so by `airflow-kafka-eos streams set` with --decided: what they lack of those up to there is never "
-        "written",
+        f"and say so by `airflow-kafka-eos streams set {name_in_command(batch.load)} --decided N`: what they lack of "
+        "those up to there is never written",
         load=str(batch.load),
     )
 
@@ -461,8 +539,9 @@ def _again(stream: Row[Any], batch: MicroBatch, others: list[Row[Any]]) -> str:
     if ahead is not None:
         return (
             f" Batch {left_out} cannot be asked for again: {ahead.name!r} has later ones of the same checkpoint. "
-            f"Were the frames that were left out, up to batch {batch.number - 1}, empty? Then nothing is lost: say "
-            f"`airflow-kafka-eos streams set` with --decided {batch.number - 1}. Else write these rows by hand before."
+            f"Were the frames that were left out, up to batch {batch.number - 1}, empty? Then nothing is lost: say so "
+            f"by `airflow-kafka-eos streams set {name_in_command(batch.load)} --decided N`, N being "
+            f"{batch.number - 1}. Else write these rows by hand before."
         )
     return (
         f" With its driver stopped, and the checkpoint copied: where it still has offsets/{left_out}, move "

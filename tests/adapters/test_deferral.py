@@ -52,6 +52,22 @@ def test_it_is_believed_in_the_same_try(sensor: PollingLoadSensor, xcoms: dict[t
     assert type(caught.value) is AirflowException, "by what Airflow's sensors raise, a task has no retries"
 
 
+def test_what_is_final_stays_so_at_the_timeout(
+    sensor: PollingLoadSensor, xcoms: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: PollingLoadSensor, poll: Any) -> str | None:
+        raise ends[0]("given up")
+
+    ends: list[type[Exception]] = [AirflowFailException]
+    monkeypatch.setattr(type(sensor), "_look", look)
+    with pytest.raises(AirflowFailException, match=r"after 3600 s: given up"):
+        sensor.resume_execution(*TIMEOUT, in_try(1, xcoms))
+    ends[0] = TopicError
+    with pytest.raises(AirflowException, match=r"after 3600 s: given up") as caught:
+        sensor.resume_execution(*TIMEOUT, in_try(1, xcoms))
+    assert type(caught.value) is AirflowException
+
+
 @pytest.mark.parametrize("came_back", [EVENT, TIMEOUT], ids=["event", "timeout"])
 def test_behind_a_clear_it_looks_anew(
     sensor: PollingLoadSensor, xcoms: dict[tuple[str, str], Any], came_back: tuple[str, dict[str, Any]]

@@ -37,20 +37,27 @@ def begin(ledger: Ledger, one: MicroBatch, run: StreamRun = FIRST) -> AttemptRow
     )
 
 
-def decide(ledger: Ledger, one: MicroBatch, number: int, run: StreamRun = FIRST) -> AttemptRow:
+def decide(
+    ledger: Ledger, one: MicroBatch, number: int, run: StreamRun = FIRST, *, committed: bool = True
+) -> AttemptRow:
     made = manifest(ledger, number, one.load, full=0)
     prepared = replace(made, attempt=replace(made.attempt, slot=ledger.attempts(one.load)[-1].slot))
     ledger.mark_prepared(prepared)
-    return ledger.decide_commit(
+    row = ledger.decide_commit(
         prepared, decided_by="driver", dual_write=lambda c: streams_.note_decided(c, ledger.ledger_id, one, run)
     )
+    return ledger.record_committed(one.load, number) if committed else row
+
+
+def free(ledger: Ledger, name: str, namespace: str = "team") -> None:
+    ledger.set_stream(namespace, name, forget_query=True)
 
 
 def test_batches_are_decided_in_their_turn(ledger: Ledger) -> None:
     for number in range(3):
         row = begin(ledger, batch(number))
         assert (row.number, row.verdict, row.slot) == (1, None, number)
-        assert decide(ledger, batch(number), 1).verdict is Verdict.COMMIT
+        assert decide(ledger, batch(number), 1, committed=False).verdict is Verdict.COMMIT
     stream = ledger.stream("team", "clicks")
     assert stream is not None
     assert (stream.decided, stream.newest_run, stream.query_id) == (2, 1, QUERY)
@@ -109,13 +116,138 @@ def test_a_query_whose_name_was_set_free_begins_under_another_one_where_a_person
     begin(ledger, batch(0))
     decide(ledger, batch(0), 1)
     ledger.set_stream("team", "clicks", forget_query=True)
-    renamed = replace(batch(0), name="renamed")
+    renamed = replace(batch(0), namespace="other", name="re named")
     for _ in range(2):
         assert ledger.bind_stream(renamed, SECOND).decided is None
-        with pytest.raises(InDoubtError, match="had another name before"):
+        with pytest.raises(InDoubtError, match="had another name before") as stopped:
             begin(ledger, renamed, SECOND)
-    ledger.set_stream("team", "renamed", decided=0)
+    assert "under 'clicks' in namespace 'team' the last one is 0" in stopped.value.message
+    assert "`airflow-kafka-eos streams set 're named' --namespace other --decided N`" in stopped.value.remedy
+    ledger.set_stream("other", "re named", decided=0)
     assert ledger.pass_over_batch(renamed, SECOND)
+
+
+def named(number: int, name: str) -> MicroBatch:
+    return replace(batch(number), namespace="team" if name == "clicks" else "other", name=name)
+
+
+@pytest.mark.parametrize("before", [-1, 0], ids=["nothing decided before", "a batch before"])
+def test_a_query_that_comes_back_to_its_name_has_not_forgotten_what_it_decided_under_another_one(
+    ledger: Ledger, before: int
+) -> None:
+    """Its driver died behind the decision: its checkpoint asks for the same batch once more."""
+    if before == 0:
+        begin(ledger, batch(0))
+        decide(ledger, batch(0), 1)
+    else:
+        ledger.bind_stream(batch(0), FIRST)
+    free(ledger, "clicks")
+    now = before + 1
+    ledger.bind_stream(named(now, "renamed"), SECOND)
+    if before == 0:
+        ledger.set_stream("other", "renamed", decided=0)
+    begin(ledger, named(now, "renamed"), SECOND)
+    decide(ledger, named(now, "renamed"), 1, SECOND)
+    free(ledger, "renamed", "other")
+    third = StreamRun("/checkpoint", "driver 3")
+    with pytest.raises(InDoubtError, match="had another name before"):
+        begin(ledger, batch(now), third)
+    ledger.set_stream("team", "clicks", decided=now)
+    assert ledger.pass_over_batch(batch(now), third)
+    begin(ledger, batch(now + 1), third)
+    decide(ledger, batch(now + 1), 1, third)
+    free(ledger, "clicks")
+    assert ledger.bind_stream(batch(now + 1), third).decided == now + 1, "no other name has later ones"
+
+
+def test_of_three_names_the_last_one_counts(ledger: Ledger) -> None:
+    runs = [StreamRun("/checkpoint", f"driver {number}") for number in range(4)]
+    for number, name in enumerate(("clicks", "second", "third")):
+        one = named(number, name)
+        bound = ledger.bind_stream(one, runs[number])
+        if number:
+            assert bound.decided is None
+            ledger.set_stream(one.namespace, name, decided=number - 1)
+        begin(ledger, one, runs[number])
+        decide(ledger, one, 1, runs[number])
+        free(ledger, name, one.namespace)
+    assert ledger.bind_stream(named(2, "second"), runs[3]).decided is None
+    free(ledger, "second", "other")
+    assert ledger.bind_stream(named(2, "third"), runs[3]).decided is None, "of 'second' nobody has said anything"
+
+
+def test_a_frame_that_comes_back_is_not_in_doubt_for_the_others_sake(ledger: Ledger) -> None:
+    beside = replace(batch(0), name="beside")
+    begin(ledger, batch(0), FUNCTION)
+    decide(ledger, batch(0), 1, FUNCTION)
+    free(ledger, "clicks")
+    ledger.bind_stream(batch(0), FUNCTION)
+    assert ledger.bind_stream(beside, FUNCTION).decided == -1, "it has 0, which is another frame's"
+    free(ledger, "beside")
+    assert ledger.bind_stream(beside, FUNCTION).decided == -1
+
+
+def test_nothing_is_said_of_a_query_while_a_batch_of_it_is_under_way(ledger: Ledger) -> None:
+    """Readers do not see it yet: who looks at the topics finds none, and the query would write it once more."""
+    beside = replace(batch(0), name="beside")
+    begin(ledger, batch(0), FUNCTION)
+    ledger.bind_stream(beside, FUNCTION)
+    decide(ledger, batch(0), 1, FUNCTION, committed=False)
+    for name in ("clicks", "beside"):
+        for what in ({"decided": 0}, {"forget_query": True}):
+            with pytest.raises(ConfigurationError, match=r"batch 0 of query .* is decided, and COMMITTING") as refused:
+                ledger.set_stream("team", name, **what)
+            assert f"`airflow-kafka-eos loads recover {batch(0).load.in_command}`" in refused.value.remedy
+    ledger.set_stream("team", "clicks", checkpoint="/checkpoint")
+    other = replace(batch(0), namespace="other", query_id=OTHER)
+    ledger.bind_stream(other, SECOND)
+    ledger.set_stream("other", "clicks", decided=0)
+    ledger.record_committed(batch(0).load, 1)
+    ledger.set_stream("team", "clicks", decided=-1)
+    free(ledger, "clicks")
+
+
+def test_what_was_decided_under_another_name_is_not_said_to_be_missing(ledger: Ledger) -> None:
+    for number in range(11):
+        begin(ledger, batch(number))
+        decide(ledger, batch(number), 1)
+    free(ledger, "clicks")
+    renamed = replace(batch(10), name="renamed")
+    ledger.bind_stream(renamed, SECOND)
+    for number in (-1, 9):
+        with pytest.raises(ConfigurationError, match="under 'clicks' in namespace 'team' batch 10 of the same query"):
+            ledger.set_stream("team", "renamed", decided=number)
+    for number in (11, 10):
+        ledger.set_stream("team", "renamed", decided=number)
+    assert ledger.pass_over_batch(renamed, SECOND)
+    free(ledger, "renamed")
+    ledger.bind_stream(replace(batch(0), name="renamed", query_id=OTHER), StreamRun("/another", "driver 3"))
+    ledger.set_stream("team", "renamed", decided=-1)
+
+
+def test_frames_whose_names_were_set_free_go_on_by_their_old_ones(ledger: Ledger) -> None:
+    """The remedy, where the driver died between two frames and all of them were renamed: each is where it was."""
+    beside = replace(batch(0), name="beside")
+    begin(ledger, batch(0), FUNCTION)
+    begin(ledger, beside, FUNCTION)
+    decide(ledger, batch(0), 1, FUNCTION)
+    free(ledger, "clicks")
+    free(ledger, "beside")
+    names = ("first", "second")
+    renamed = replace(SECOND, beside=frozenset(("team", name) for name in names))
+    for name in names:
+        ledger.bind_stream(replace(batch(0), name=name), renamed)
+    ledger.set_stream("team", "first", decided=0)
+    with pytest.raises(ConfigurationError, match="batch 0 of the same query was decided") as refused:
+        ledger.set_stream("team", "second", decided=-1)
+    assert "let the function write each by its old one" in refused.value.remedy
+    for name in names:
+        free(ledger, name)
+    third = replace(FUNCTION, identity="driver 3")
+    for one, decided in ((batch(0), 0), (beside, -1)):
+        assert ledger.bind_stream(one, third).decided is None, "of 'second' nobody has said anything"
+        ledger.set_stream("team", one.name, decided=decided)
+    assert begin(ledger, beside, third).verdict is None
 
 
 def test_a_service_has_one_name_for_its_query(ledger: Ledger) -> None:
@@ -194,7 +326,7 @@ def test_a_batch_that_another_frame_has_behind_it_is_not_asked_for_again(ledger:
     with pytest.raises(InDoubtError, match="is not the next one") as refused:
         begin(ledger, batch(2), FUNCTION)
     assert "Batch 1 cannot be asked for again: 'beside' has later ones" in refused.value.remedy
-    assert "--decided 1" in refused.value.remedy
+    assert "--decided N`, N being 1." in refused.value.remedy
 
 
 def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:
@@ -222,7 +354,6 @@ def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:
 def test_behind_a_new_id_a_person_says_which_batch_was_the_last(ledger: Ledger) -> None:
     begin(ledger, batch(0))
     decide(ledger, batch(0), 1)
-    ledger.record_committed(batch(0).load, 1)
     ledger.new_id(decided_by="test")
     stream = ledger.stream("team", "clicks")
     assert stream is not None and stream.decided is None
@@ -241,7 +372,6 @@ def test_behind_a_new_id_a_run_that_has_opened_the_old_one_is_refused(ledger: Le
     """A driver keeps its ledger open from batch to batch."""
     begin(ledger, batch(0))
     decide(ledger, batch(0), 1)
-    ledger.record_committed(batch(0).load, 1)
     with Ledger.open(url) as another:
         another.new_id(decided_by="test")
         another.set_stream("team", "clicks", decided=0)
@@ -273,7 +403,6 @@ def test_a_batch_is_decided_under_the_id_that_its_run_has_opened_only(ledger: Le
 def test_a_doubt_stays_with_its_query_when_the_name_is_set_free(ledger: Ledger) -> None:
     begin(ledger, batch(0))
     decide(ledger, batch(0), 1)
-    ledger.record_committed(batch(0).load, 1)
     ledger.put_slot_in_doubt("team", "clicks", 0, "committed, and not decided")
     assert ledger.settle_slot("team", "clicks", 0)
     ledger.set_stream("team", "clicks", forget_query=True)
@@ -293,7 +422,6 @@ def test_a_doubt_stays_with_its_query_when_the_name_is_set_free(ledger: Ledger) 
 def test_a_query_whose_name_is_another_ones_is_in_doubt_too(ledger: Ledger, by: str) -> None:
     begin(ledger, batch(0))
     decide(ledger, batch(0), 1)
-    ledger.record_committed(batch(0).load, 1)
     ledger.set_stream("team", "clicks", forget_query=True)
     ledger.bind_stream(MicroBatch("team", "clicks", OTHER, 0, "o0"), SECOND)
     if by == "new id":

@@ -111,15 +111,6 @@ OF_STREAMS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "batches-in-turn",
-        "renamed-unasked",
-        "under another name a query goes on where a person says",
-        _LEDGER,
-        "            decided = -1 if connection.execute(elsewhere).first() is None else None\n",
-        "            decided = -1\n",
-        (f"{_LEDGER_TESTS}test_a_query_whose_name_was_set_free_begins_under_another_one_where_a_person_says",),
-    ),
-    Mutation(
-        "batches-in-turn",
         "every-checkpoint-taken-back",
         "nor one of a query that leaves out nothing",
         _LEDGER,

@@ -20,6 +20,7 @@ from tests.mutations.operating import OF_OPERATING
 from tests.mutations.pooling import OF_POOLING
 from tests.mutations.reading_on import OF_READING_ON
 from tests.mutations.reattaching import OF_REATTACHING
+from tests.mutations.renaming import OF_RENAMING
 from tests.mutations.repairs import OF_REPAIRS
 from tests.mutations.restored import OF_RESTORED
 from tests.mutations.standing_still import OF_STANDING_STILL
@@ -45,5 +46,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *OF_REATTACHING,
     *OF_CONNECT,
     *OF_STREAMS,
+    *OF_RENAMING,
     *OF_RESTORED,
 )
