@@ -9,11 +9,12 @@ equal to what a database reads back.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -32,6 +33,7 @@ _TIME = re.compile(
     r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d(:\d\d)?)?)?", re.ASCII
 )
 _KINDS = "a whole number, a date or time as an ISO text, or a dict of them"
+_AHEAD = "what was named ahead,"
 _OF_TIME = {"a date", "a time without a time zone", "a time with its time zone"}
 
 
@@ -149,6 +151,35 @@ def reaches_past(until: Any, at: Any) -> bool:
     if _kind(until) == _kind(at) == "a text":
         return False
     return _order(at, until, "the named range, beside the cursor,", "") > 0
+
+
+def reached(at: Any, ranges: Sequence[tuple[Any, Any]], where: str = "") -> tuple[Any, list[str]]:
+    """How far ranges ahead of a position reach, and what lies between that none of them has; of dicts part by part.
+
+    :param at: None: where the source begins.
+    :param ranges: each from since to until; what ``at`` names and they do not stays where it is.
+    :return: the end; and the gaps, as texts.
+    :raises ConfigurationError: they are of kinds that nobody can compare.
+    """
+    ends = [until for _, until in ranges]
+    if all(isinstance(one, Mapping) for one in ends) and (at is None or isinstance(at, Mapping)):
+        end, gaps = dict(at or {}), list[str]()
+        for name in sorted({name for until in ends for name in until}):
+            parts = [((since or {}).get(name), until[name]) for since, until in ranges if name in until]
+            end[name], found = reached(end.get(name), parts, f"{where} of {name}")
+            gaps += found
+        return end, gaps
+    end, gaps = at, []
+    for since, until in sorted(ranges, key=functools.cmp_to_key(_which_first)):
+        if _kind(until) == "a text":
+            _order(until if end is None else end, until, _AHEAD, where)  # all are the same
+        elif end is not None and since is not None and _order(since, until, _AHEAD, where) == 0:
+            continue  # there is nothing of this part in it
+        elif since is not None and (end is None or _order(end, since, _AHEAD, where) > 0):
+            gaps.append(f"from {'where the source begins' if end is None else dump(end)} to {dump(since)}{where}")
+        if end is None or _order(end, until, _AHEAD, where) > 0:
+            end = until
+    return end, gaps
 
 
 def left_out(to: Any, old: Any) -> list[str]:
@@ -284,6 +315,15 @@ def _order(since: Any, until: Any, what: str, at: str) -> int:
             "not read yet, then set the cursor: `airflow-kafka-eos cursors set`",
         )
     return _sign(first, second)
+
+
+def _which_first(one: tuple[Any, Any], other: tuple[Any, Any]) -> int:
+    """Of two ranges; one that begins where its source does is before all."""
+    if one[0] is None or other[0] is None:
+        return int(one[0] is not None) - int(other[0] is not None)
+    if _kind(one[0]) == _kind(other[0]) == "a text":
+        return 0
+    return -_order(one[0], other[0], _AHEAD, "")
 
 
 def _sign(first: Any, second: Any) -> int:

@@ -68,6 +68,41 @@ def test_of_ranges_of_two_kinds_nobody_can_tell() -> None:
         position.overlaps((0, 5), ("2026-01-01", "2026-01-02"), "it")
 
 
+def of(*offsets: int, id_: str = "x") -> Any:
+    return {"offsets": {str(n): at for n, at in enumerate(offsets)}, "id": id_}
+
+
+@pytest.mark.parametrize(
+    ("at", "ranges", "end", "gaps"),
+    [
+        (0, [(5, 6), (1, 2), (0, 1)], 6, ["from 2 to 5"]),
+        (3, [(0, 2), (1, 9)], 9, []),
+        (None, [(None, 5)], 5, []),
+        (None, [(2, 5)], 5, ["from where the source begins to 2"]),
+        ("2026-01-01", [("2026-01-03", "2026-01-04")], "2026-01-04", ['from "2026-01-01" to "2026-01-03"']),
+        (of(5, 5), [(of(9, 5), of(10, 6)), (of(2, 6), of(2, 9))], of(10, 9), ["from 5 to 9 of offsets of 0"]),
+        (of(5, 5), [(of(5), of(9))], of(9, 5), []),  # one that they do not name stays where it is
+        (of(5, 5), [(of(5, 9), of(9, 9))], of(9, 5), []),  # nor has an empty part of a range anything
+    ],
+)
+def test_how_far_ranges_reach(at: Any, ranges: Any, end: Any, gaps: list[str]) -> None:
+    assert position.reached(at, ranges) == (end, gaps)
+
+
+@pytest.mark.parametrize(
+    ("at", "ranges"),
+    [
+        (0, [("2026-01-01", "2026-01-02")]),
+        (of(5), [(1, 2)]),
+        (of(5), [(of(5), of(6, id_="y"))]),
+        (None, [(1, 2), (of(1), of(2))]),
+    ],
+)
+def test_how_far_ranges_of_two_kinds_reach_nobody_can_tell(at: Any, ranges: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        position.reached(at, ranges)
+
+
 def test_texts_of_digits_have_no_order() -> None:
     """ "9" is behind "10" as a text: the range from 9 to 10 would be refused, that from 10 to 9 would be read."""
     assert position.read("9", "since") == 9  # a template's number

@@ -15,9 +15,12 @@ from airflow_kafka_eos.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
+    from airflow_kafka_eos.ledger.named_ranges import Named
     from airflow_kafka_eos.ledger.rows import CursorRow
 
 _SHOWN = 60
+#: Ranges by name that people are shown.
+_LISTED = 10
 _SET = """\
 Say where the next load of a name begins to read. It is set only if the cursor still has the
 position and the moves that `cursors show` has shown you; then compare topics and source AGAIN,
@@ -28,6 +31,10 @@ and is loaded already is read, and visible, twice. A load that is under way is n
 more, and takes its range anew. A cursor in doubt is out of it. Of Kafka topics name each
 partition: those that --new leaves out at the end are read from their first records on (if these
 are deleted, it is an error), a topic from its oldest.
+
+What runs have named ahead of the new position is listed before you are asked. A load that comes
+to it is refused, as before; with --over-named it reads over it, and what was named until now is
+there twice.
 
 --new is for a load name that has none: behind `ledger new-id`, or in the ledger of a new
 deployment whose loads go on where those of another one ended. Without it, the first load makes
@@ -64,6 +71,11 @@ def add_to(commands: Any) -> None:
         help="the new one: a whole number, an ISO time, or JSON; null, where the source begins, with --new, or where "
         "it is null already",
     )
+    set_.add_argument(
+        "--over-named",
+        action="store_true",
+        help="loads read over what runs have named ahead of it until now, on purpose: that is there twice then",
+    )
     set_.add_argument("--reason", required=True, help="why; it is kept in the ledger")
     add_yes(set_)
     set_.set_defaults(run=_set)
@@ -93,8 +105,11 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     with open_ledger(arguments) as ledger:
         row = _known(ledger, arguments)
+        ahead = ledger.named_ahead(row.namespace, row.load_name, row.position)
         say(f"ledger {ledger.where} ({ledger.ledger_id})")
-    if show(arguments, _cursor(row)):
+    if show(arguments, _cursor(row) | {"named_ahead": _named(ahead, row.said_at)}, _cursor(row)):
+        if ahead:
+            print("\n" + _told(ahead, row.said_at, "the cursor"))
         at = shlex.quote(position.dump(row.position))
         where = "".join(
             f" --{name} {shlex.quote(value)}"
@@ -111,7 +126,8 @@ def _show(arguments: argparse.Namespace) -> int:
 def _set(arguments: argparse.Namespace) -> int:
     with open_ledger(arguments) as ledger:
         row = _made(ledger, arguments)
-    show(arguments, _cursor(row))
+        ahead = ledger.named_ahead(row.namespace, row.load_name, row.position)
+    show(arguments, _cursor(row) | {"named_ahead": _named(ahead, row.said_at)}, _cursor(row))
     return OK
 
 
@@ -128,6 +144,9 @@ def _made(ledger: Ledger, arguments: argparse.Namespace) -> CursorRow:
     what = "Make" if row is None else "Set"
     at = "" if row is None else f" from {_short(position.dump(row.position))}"
     whose = f"{arguments.name} in namespace {arguments.namespace}"
+    if ahead := ledger.named_ahead(arguments.namespace, arguments.name, to):
+        said_at = None if row is None else row.said_at
+        say(_told(ahead, said_at, "the new position", over_named=arguments.over_named))
     confirm(arguments, f"{what} the cursor of {whose}{at} to {_short(position.dump(to))}?")
     return ledger.set_cursor(
         arguments.namespace,
@@ -137,6 +156,7 @@ def _made(ledger: Ledger, arguments: argparse.Namespace) -> CursorRow:
         to=to,
         by=person(),
         reason=arguments.reason,
+        over_named=arguments.over_named,
     )
 
 
@@ -169,6 +189,35 @@ def _cursor(row: CursorRow) -> dict[str, Any]:
         "moved_by": row.moved_by,
         "reason": row.reason,
     }
+
+
+def _named(ahead: list[Named], said_at: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": one.load.key,
+            "state": one.state,
+            "since": position.dump(one.since),
+            "until": position.dump(one.until),
+            "read_over": one.is_read_over(said_at),
+        }
+        for one in ahead
+    ]
+
+
+def _told(ahead: list[Named], said_at: str | None, what: str, *, over_named: bool = False) -> str:
+    """For people.
+
+    :param over_named: it is being said of all of them.
+    """
+    lines = [f"named by runs ahead of {what}:"]
+    for one in ahead[:_LISTED]:
+        over = over_named or one.is_read_over(said_at)
+        does = "loads read over it: it is there twice then" if over else "loads that come to it are refused"
+        since, until = _short(position.dump(one.since)), _short(position.dump(one.until))
+        lines.append(f"  from {since} to {until}, load {one.load.key}, {one.state.value}: {does}")
+    if len(ahead) > _LISTED:
+        lines.append(f"  and {len(ahead) - _LISTED} more")
+    return "\n".join(lines)
 
 
 def _short(text: str) -> str:

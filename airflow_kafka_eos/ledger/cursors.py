@@ -140,13 +140,17 @@ def set_position(
     to: Any,
     by: str,
     reason: str,
+    over_named: bool = False,
 ) -> CursorRow:
     """A person says where the next range begins. Takes it out of doubt.
 
     Said again, with the same words, it is the same: the answer to COMMIT may have been lost.
 
+    What was named ahead of it stays refused to own loads: who sets a cursor, for whatever reason, need not know of it.
+
     :param expected: the position that the person saw; None: where the source begins.
     :param moves: the count that the person saw; None: there was none, and one is made.
+    :param over_named: own loads may read over what was named until now.
     :raises ConfigurationError: there is no such cursor, it has moved since, or ``to`` is of another kind or leaves out
         partitions of a topic.
     :raises NotFinishedError: a load is decided that has moved it, and is not verified: it may be given up yet. Or it
@@ -165,6 +169,7 @@ def set_position(
         not made
         and (position.dump(cursor.position), cursor.moved_by, cursor.reason) == said
         and cursor.moves == (moves or 0) + 1
+        and over_named == (cursor.said_at is not None and cursor.said_at == cursor.moved_at)
         and cursor.doubt is None
     ):
         return cursor
@@ -214,10 +219,11 @@ def set_position(
         "data_interval_start": None,
         "doubt": None,
         "moved_at": moment,
-        "said_at": moment,
         "moved_by": said[1],
         "reason": said[2],
     }
+    if over_named:
+        values["said_at"] = moment
     connection.execute(update(t.cursors).where(_is(namespace, name)).values(values))
     found = cursor_row(connection, namespace, name)
     assert found is not None
@@ -302,8 +308,12 @@ def how_to_end(cursor: CursorRow) -> str:
 
     Most often a run is at work on it: nobody is told to give up, which is for good, what is not in doubt.
     """
-    load, state = cursor.holder, cursor.holder_state
-    assert load is not None and state is not None
+    assert cursor.holder is not None and cursor.holder_state is not None
+    return how_to_end_load(cursor.holder, cursor.holder_state)
+
+
+def how_to_end_load(load: LoadIdentity, state: LoadState) -> str:
+    """The same of any load that is not through."""
     if state is LoadState.IN_DOUBT:
         return (
             f"A person has to see to it: `airflow-kafka-eos loads show {load.in_command}` says what is in doubt. Mend "

@@ -291,6 +291,7 @@ class Ledger:
     clock = _reads(slots_.clock)
     check_cursor = _reads(cursors_.check)
     check_named_range = _reads(named_ranges_.check_named)
+    named_ahead = _reads(named_ranges_.named_ahead)
     cursor = _reads(cursors_.cursor_row)
     cursors = _reads(cursors_.cursor_rows)
     range = _reads(cursors_.range_row)

@@ -288,7 +288,7 @@ class CursorRow:
     :param holder_state: that load's.
     :param data_interval_start: of the load that moved it last, where that load has one.
     :param doubt: why a person has to set it first; None where nothing is wrong.
-    :param said_at: when a person has set it last.
+    :param said_at: when a person has said last that own loads read over what was named until then.
     """
 
     namespace: str

@@ -343,7 +343,7 @@ cursors = Table(
     Column("doubt", _text()),
     Column("created_at", _TIME, nullable=False),
     Column("moved_at", _TIME),
-    # when a person has said last where it is
+    # when a person has said last that own loads read over what was named until then
     Column("said_at", _TIME),
     Column("moved_by", _PEOPLE),
     Column("reason", _text(), nullable=False),

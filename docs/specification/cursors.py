@@ -8,7 +8,8 @@ that was restored from a backup (with a new id or without), and a person who set
 
 What must hold: no row is visible twice; what lies before the position is decided, without a gap; and a retry reads the
 very range of the attempt before it, unless the cursor has moved since.  Left out: what is inside of a load, several
-transactions, ids (model.py has them), and named ranges, which neither ask the cursor nor move it.
+transactions, ids (model.py has them), and named ranges, which do not move it: own loads read nothing of them, unless a
+person has said so (tests/ledger/test_named_ranges.py).
 
     python3 cursors.py [drop/]     all runs, one line each; only those whose name starts so, with traces
 """

@@ -12,7 +12,7 @@ import pytest
 from airflow_kafka_eos.ledger.ledger import Ledger
 from tests.cli.conftest import Command
 from tests.cli.test_docs import CODE
-from tests.ledger.test_ledger_cursors import A, B, commit, cursor, take
+from tests.ledger.test_ledger_cursors import A, B, commit, cursor, load, put, take
 
 NAME = A.name
 OF = ("--namespace", A.namespace)
@@ -88,6 +88,37 @@ def test_one_in_doubt_at_null_may_stay_there(own: Ledger, command: Command) -> N
 def test_the_fields_are_on_the_page(own: Ledger, command: Command) -> None:
     (row,) = json.loads(command("cursors", "list", "--output", "json").out)
     shown = json.loads(command("loads", "show", NAME, A.key, *OF, "--output", "json").out)
-    assert {*row, *shown["ranges"][0], "ranges"} <= CODE
+    commit(own, load("n"), None, named=(1, 2))
+    put(own, 0)
+    set_ = json.loads(command("cursors", "show", NAME, *OF, "--output", "json").out)
+    assert {*row, *shown["ranges"][0], "ranges", *set_, *set_["named_ahead"][0]} <= CODE
     assert [(r["since"], r["until"], r["named"]) for r in shown["ranges"]] == [("0", "10", False)]
     assert json.loads(row["position"]) == 10
+
+
+def test_what_is_named_ahead_is_told_before_it_is_set(own: Ledger, command: Command) -> None:
+    for n in range(10):
+        commit(own, load(f"n{n}"), None, named=(n, n + 1))
+    put(own, 0)
+    shown = command("cursors", "show", NAME, *OF)
+    assert "from 9 to 10, load n9, COMMITTED: loads that come to it are refused" in shown.out
+    seen = cursor(own)
+    given = ("cursors", "set", NAME, *OF, "--expect", "0", "--moves", str(seen.moves), "--reason", "looked", "--to")
+    asked = command(*given, "5")
+    assert (asked.code, "There is no terminal to ask at" in asked.err, cursor(own)) == (2, True, seen)
+    told = asked.err.partition("Set the cursor")[0]
+    assert "from 5 to 6, load n5, COMMITTED: loads that come to it are refused" in told and "from 4 to 5" not in told
+    over = json.loads(command(*given, "5", "--over-named", "--yes", "--output", "json").out)
+    assert [(one["since"], one["read_over"]) for one in over["named_ahead"]] == [(f"{n}", True) for n in range(5, 10)]
+    assert "from 9 to 10, load n9, COMMITTED: loads read over it" in command("cursors", "show", NAME, *OF).out
+    assert commit(own, B, 20).since == 5
+
+
+def test_a_long_list_of_what_is_named_ahead_is_cut_off(own: Ledger, command: Command) -> None:
+    commit(own, B, 12)
+    for n in range(12):
+        commit(own, load(f"n{n}"), None, named=(n, n + 1))
+    put(own, 0)
+    shown = command("cursors", "show", NAME, *OF).out
+    assert (shown.count("load n"), "and 2 more" in shown) == (10, True)
+    assert len(json.loads(command("cursors", "show", NAME, *OF, "--output", "json").out)["named_ahead"]) == 12

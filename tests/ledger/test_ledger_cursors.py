@@ -78,11 +78,10 @@ def cursor(ledger: Ledger) -> CursorRow:
     return found
 
 
-def put(ledger: Ledger, to: Any, seen: CursorRow | None = None) -> CursorRow:
+def put(ledger: Ledger, to: Any, seen: CursorRow | None = None, *, over_named: bool = False) -> CursorRow:
     seen = seen or cursor(ledger)
-    return ledger.set_cursor(
-        LOAD.namespace, NAME, expected=seen.position, moves=seen.moves, to=to, by="ann", reason="looked"
-    )
+    said = {"expected": seen.position, "moves": seen.moves, "to": to, "by": "ann", "reason": "looked"}
+    return ledger.set_cursor(LOAD.namespace, NAME, **said, over_named=over_named)
 
 
 def test_the_decision_moves_the_cursor(ledger: Ledger) -> None:
@@ -381,6 +380,8 @@ def test_what_a_person_has_set_is_told_again(ledger: Ledger) -> None:
     commit(ledger, A, 10)
     seen = cursor(ledger)
     assert put(ledger, 5, seen) == put(ledger, 5, seen)
+    with pytest.raises(ConfigurationError, match="it has moved"):
+        put(ledger, 5, seen, over_named=True)  # that was not said
     with pytest.raises(ConfigurationError, match="it has moved"):
         put(ledger, 6, seen)
 

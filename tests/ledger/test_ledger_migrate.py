@@ -395,10 +395,13 @@ def test_importing_the_ledger_imports_no_airflow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_of_cursors_of_revision_0011_nobody_knows_when_a_person_set_them(url: str) -> None:
+def test_of_cursors_of_revision_0011_nobody_has_said_that_they_read_over_what_was_named(url: str) -> None:
     """So ranges by name are compared with what their loads read."""
     with Ledger.open(url) as ledger:
-        ledger.set_cursor("team", "orders", expected=None, moves=None, to=5, by="ann", reason="new")
+        made = ledger.set_cursor(
+            "team", "orders", expected=None, moves=None, to=5, by="ann", reason="new", over_named=True
+        )
+        assert made.said_at is not None
     sql(url, "ALTER TABLE kafka_eos_cursors DROP COLUMN said_at")
     for _ in range(2):  # it may be cut off behind the column
         sql(url, f"UPDATE {tables.VERSION_TABLE} SET version_num = '0011'")

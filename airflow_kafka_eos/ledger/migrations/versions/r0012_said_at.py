@@ -1,4 +1,4 @@
-"""When a person has set a cursor last: what was named before that, the person has known of."""
+"""When a person has said last that a cursor's own loads read over what was named until then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """One column, where it is missing. Of cursors of before nobody knows: ranges by name are compared."""
+    """One column, where it is missing. Of cursors of before nobody has: ranges by name are compared."""
     column = cursors.c.said_at
     if column.name not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns(cursors.name)}:
         op.add_column(cursors.name, sa.Column(column.name, column.type))
