@@ -24,7 +24,7 @@ class Marks:
     :ivar spec: the application's ``--spec`` in one word.
     :ivar spec_file: a path or URL of the same in ``manifest_dir``: ``--spec @{{ kafka_eos.spec_file }}``.
     :ivar application: path of the packaged application on this worker.
-    :ivar attempt: the attempt's number, another one at each try: beside the load key, for a name or a token.
+    :ivar attempt: the attempt's number, another one at each try of one load key; it names nothing by itself.
     :ivar python: path of this worker's Python, which has this package.
     """
 
