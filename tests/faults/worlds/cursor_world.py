@@ -270,8 +270,7 @@ class _World:
             if turn.person == BACK:
                 to = self.positions[turn.chance % len(self.positions)]
             said = {"expected": row.position, "moves": row.moves, "to": to, "by": "a person", "reason": "to see"}
-            # back is to read all of it once more, what was named there as well
-            session.ledger.set_cursor(NAMESPACE, self.order.name, **said, over_named=turn.person == BACK)
+            session.ledger.set_cursor(NAMESPACE, self.order.name, **said)
         self.timeline.log("cursors set", at=str(row.position), to=str(to))
         for partition in range(PARTITIONS):
             begin, end = self.since[partition], _offset(row.position, self.source.topic, partition)
