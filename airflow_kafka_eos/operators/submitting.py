@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -66,16 +66,19 @@ class Deployment:
     :param master: Spark's, such as ``local[2]``, ``spark://host:port``, ``yarn``, ``k8s://https://host:port``.
     :param deploy_mode: of the connection or the operator; None for Spark's own default.
     :param conf: Spark settings of the operator.
+    :param env_vars: spark-submit's environment, of the operator.
     """
 
     master: str
     deploy_mode: str | None
     conf: Mapping[str, Any]
+    env_vars: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, hook: Any, conf: Mapping[str, Any] | None) -> Deployment:
         """That of a SparkSubmitHook."""
-        return cls(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {})
+        given = hook._env_vars if isinstance(hook._env_vars, Mapping) else {}  # else a template, to be filled in
+        return cls(str(hook._connection["master"]), hook._connection.get("deploy_mode"), conf or {}, given)
 
     @property
     def is_cluster(self) -> bool:
@@ -91,6 +94,11 @@ class Deployment:
     def ships_files(self) -> bool:
         """YARN in cluster mode: the settings travel as a file, as Spark's own keytabs do."""
         return self.is_cluster and self.master.startswith("yarn")
+
+    @property
+    def _env_is_conf(self) -> bool:
+        """Whether SparkSubmitHook makes ``--conf`` of ``env_vars``, in client mode too; it looks for these words."""
+        return "yarn" in self.master or "k8s" in self.master
 
     def file_settings(self, files: Mapping[str, str]) -> dict[str, str]:
         """Spark settings that tell a driver in YARN where its files are.
@@ -119,6 +127,15 @@ class Deployment:
                         f"{prefix}{name} would show the {what} in Spark's UI and on its command line",
                         remedy=f"Hand the driver a file, and name it by {prefix}{name}_FILE (docs/spark.md)",
                     )
+        for name, what in kept:
+            if name in self.env_vars:
+                # Airflow keeps an operator's rendered fields, in any mode
+                where = "on spark-submit's command line and in Spark's UI" if self._env_is_conf else "in Airflow's UI"
+                raise ConfigurationError(
+                    f"env_vars: {name} would show the {what} {where}",
+                    remedy="Leave it out: they come of the Airflow connections, and are handed over to a driver on the "
+                    "worker, and on YARN, unseen; on Kubernetes put them into a secret (docs/spark.md)",
+                )
         if not self.is_cluster:
             return
         if self.master.startswith(("spark://", "local")):

@@ -52,41 +52,47 @@ SUPERSEDED_EXIT_CODE = 1
 
 
 def identity_of(pid: int) -> str:
-    """``<pid>:<start time>``: a pid alone may be somebody else's later. The start time is empty without /proc."""
-    return f"{pid}:{_started(pid) or ''}"
+    """``<pid>:<start time>:<place>``: a pid alone may be somebody else's later, and is another process elsewhere.
+
+    Start time and place are empty where /proc does not tell them.
+    """
+    return f"{pid}:{_started(pid) or ''}:{_place()}"
 
 
 def is_alive(identity: str) -> bool:
     """Whether that very process still runs."""
-    pid, _, started = identity.partition(":")
+    pid, started, _ = _parts(identity)
     if started:
         try:
-            return _started(int(pid)) == started
+            return _started(pid) == started
         except OSError:
             return True  # out of file descriptors, say: not being able to look is no proof of death
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return _exists(pid)
 
 
 def end_with_parent(environment: Mapping[str, str], last: Callable[[], object] = lambda: None) -> None:
-    """Watch the submitting process from a thread, and leave at once when it is gone.
+    """Watch the submitting process from a thread, and leave at once when it is gone; also when it is gone already, for
+    a JVM takes seconds to start.
 
     Nothing is watched without the variable, nor where that process cannot be seen from here to begin with: behind
-    another PID namespace, or as another user with hidepid.
+    another PID namespace, on another host, or as another user with hidepid.
     """
     identity = environment.get(PARENT_VARIABLE)
-    if identity and is_alive(identity):
+    if not identity:
+        return
+    if is_alive(identity):
         threading.Thread(target=_watch, args=(identity, last), name="end-with-parent", daemon=True).start()
+    elif _has_ended(identity):
+        _leave(last)
 
 
 def _watch(identity: str, last: Callable[[], object]) -> None:
     while is_alive(identity):
         time.sleep(POLL_SECONDS)
+    _leave(last)
+
+
+def _leave(last: Callable[[], object]) -> None:
     with suppress(OSError):  # nobody may read it any more
         print("airflow-kafka-eos: the Airflow task is gone, so this application ends", flush=True)
     # a load's transactions are the retry's to sweep, and spark-submit ends with its Python driver
@@ -96,13 +102,59 @@ def _watch(identity: str, last: Callable[[], object]) -> None:
         os._exit(EXIT_CODE)
 
 
+def _has_ended(identity: str) -> bool:
+    """Whether that process is known to be gone, although it was never seen: its pid is one of those that are seen here,
+    and is nobody's, a zombie's or another one's. An identity without a place is an older version's.
+    """
+    pid, started, place = _parts(identity)
+    if not started or not place or place != _place():
+        return False
+    try:
+        found = _started(pid)
+    except OSError:
+        return False
+    return not _exists(pid) if found is None else found != started  # hidepid hides what exists
+
+
+def _parts(identity: str) -> tuple[int, str, str]:
+    pid, _, rest = identity.partition(":")
+    started, _, place = rest.partition(":")
+    return int(pid), started, place
+
+
+def _place() -> str:
+    """Within which a pid is one process: the kernel's boot and this process's PID namespace. Empty: it is not known.
+
+    The namespace alone would not do: its number is the kernel's own, and the first one's is the same on every host.
+    """
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):
+            return ""  # /proc is of another namespace, and its pids are others
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, a zombie too, seen or not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def _started(pid: int) -> str | None:
-    """The process's start time in clock ticks since boot (proc(5), field 22); None when it is gone or a zombie."""
+    """The process's start time in clock ticks since boot (proc(5), field 22); None when it is gone or hidden, empty for
+    a zombie.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] == "Z" else fields[19]
+    return "" if fields[0] == "Z" else fields[19]
 
 
 class StopWhenSuperseded:

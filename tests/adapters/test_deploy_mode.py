@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, BaseOperator, XComArg
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
@@ -80,6 +82,50 @@ def test_prepare_refuses_before_it_takes_an_attempt(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AirflowFailException, match="YARN and Kubernetes only"):
         task.execute({})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("variable", [SETTINGS_VARIABLE, REGISTRY_VARIABLE, LEDGER_VARIABLE])
+@pytest.mark.parametrize(
+    ("host", "mode", "where"),
+    [
+        ("yarn", "cluster", "command line"),
+        ("yarn", "client", "command line"),
+        ("k8s://https://h:1", "cluster", "command line"),
+        ("k8s://https://h:1", "client", "command line"),
+        ("spark://yarn-1:7077", "client", "command line"),  # the hook looks for the word alone
+        ("spark://h:7077", "client", "Airflow's UI"),
+        ("local[2]", "client", "Airflow's UI"),
+    ],
+)
+def test_secrets_in_env_vars_are_refused_before_an_attempt_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, mode: str, where: str, variable: str
+) -> None:
+    """The hook makes --conf of them, and Airflow keeps its operators' rendered fields."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
+    # the hook wants Kubernetes' client for such a master, and makes the command without it
+    monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
+    given = {variable: SECRET}
+    task = prepare(monkeypatch, host, mode, manifest_dir=str(tmp_path), conf={SECRET_KEY: "s:k"}, env_vars=given)
+    command = " ".join(task._get_hook()._build_spark_submit_command("app.py"))
+    assert (f"{variable}={SECRET}" in command) == (where == "command line")
+    assert "env_vars" in task.template_fields
+    with pytest.raises(AirflowFailException, match=rf"env_vars: {variable} would show.*{where}.*docs/spark\.md") as e:
+        task.execute({})
+    assert SECRET not in str(e.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_env_vars_are_not_and_a_template_is_looked_at_when_it_is_filled_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"HADOOP_CONF_DIR": "/c", f"{SETTINGS_VARIABLE}_FILE": "k"}
+    task = prepare(monkeypatch, "yarn", "client", env_vars=given)
+    Deployment.of(task._get_hook(), None).check(None)
+    with DAG("d", schedule=None):  # what begin may meet
+        task = prepare(monkeypatch, "yarn", "client", env_vars=XComArg(BaseOperator(task_id="before")))
+    Deployment.of(task._get_hook(), None).check(None)
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,18 @@ OF_DECIDING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "writers-have-a-deadline",
+        "orphaned-from-the-start",
+        "a driver whose task is gone before it begins opens nothing",
+        _SPARK + "orphan.py",
+        "    elif _has_ended(identity):\n        _leave(last)\n",
+        "",
+        (
+            "tests/spark/test_orphan.py::"
+            "test_where_the_parent_is_gone_before_the_application_begins_it_opens_nothing",
+        ),
+    ),
+    Mutation(
+        "writers-have-a-deadline",
         "cleanup-tells-nobody",
         "an application that begins behind cleanup finds that its attempt is over",
         "airflow_kafka_eos/sensors.py",
