@@ -50,8 +50,12 @@ def digest_of(
     :param spark: what else of the application may say what it reads: its ``conf`` and environment.
     """
     args = {k: v for k, v in job_args.items() if k not in ("file", "path")} if job == JOB else dict(job_args)
-    asked = {"job": job, "sql": sql, "job_args": args, "topics": sorted(topics), "spark": spark}
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+    return sha256_of({"job": job, "sql": sql, "job_args": args, "topics": sorted(topics), "spark": spark})
+
+
+def sha256_of(arguments: Any) -> str:
+    """A digest of rendered arguments."""
+    return hashlib.sha256(json.dumps(arguments, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def asked_before(row: AttemptRow, same: Sequence[AttemptRow]) -> str:

@@ -29,11 +29,14 @@ log = logging.getLogger(__name__)
 
 CONNECTION_TYPE = "spark_connect"
 #: Arguments of SparkSubmitOperator that say how a driver is started, or what it and its executors are given.
-OF_A_SUBMIT = (
+OF_A_DRIVER = (
     "files", "py_files", "archives", "driver_class_path", "jars", "java_class", "packages", "exclude_packages",
     "repositories", "total_executor_cores", "executor_cores", "executor_memory", "driver_memory", "keytab", "principal",
-    "proxy_user", "num_executors", "env_vars", "properties_file", "yarn_queue", "deploy_mode", "post_submit_commands",
-    "yarn_track_via_rm_api", "track_driver_via_k8s_api", "wait_in_triggerer",
+    "proxy_user", "num_executors", "env_vars", "properties_file", "yarn_queue", "deploy_mode",
+)  # fmt: skip
+#: And those that say how it is waited for.
+OF_A_SUBMIT = (
+    *OF_A_DRIVER, "post_submit_commands", "yarn_track_via_rm_api", "track_driver_via_k8s_api", "wait_in_triggerer",
 )  # fmt: skip
 
 

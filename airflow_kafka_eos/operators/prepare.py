@@ -293,6 +293,13 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
     def _asked_beside(self) -> Any:
         return [self.conf, self.env_vars]
 
+    def _submitted_with(self) -> Any:
+        return self._given(*by_connect.OF_A_DRIVER, "conn_id", "spark_binary", "use_krb5ccache")
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        """Those of SparkSubmitOperator's arguments, which keeps some of them under other names."""
+        return {name: getattr(self, name, None) or getattr(self, f"_{name}", None) for name in names}
+
     def _runner(
         self, resolved: Resolved, registry: RegistrySettings | None, store: ManifestStore, context: Context
     ) -> _Runner:
@@ -321,7 +328,7 @@ class PrepareLoadOperator(ReattachingOperator, SparkSubmitOperator):
                 self.kafka_conn_id,
                 registry,
                 store,
-                asked={n: getattr(self, n, None) or getattr(self, f"_{n}", None) for n in by_connect.OF_A_SUBMIT},
+                asked=self._given(*by_connect.OF_A_SUBMIT),
                 conf=self.conf,
                 naming=TransactionNaming(self.transaction_naming),
                 writer=WriterName(self.writer),

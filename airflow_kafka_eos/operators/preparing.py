@@ -6,6 +6,7 @@ of the author's in a task of its own (:mod:`.own_submitter`), whose manifest ano
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ from airflow_kafka_eos.operators.asked_for import (
     asked_for_something_else,
     digest_of,
     follow_from_run,
+    sha256_of,
 )
 from airflow_kafka_eos.operators.base import (
     LoadOperator,
@@ -57,7 +59,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
 )
 from airflow_kafka_eos.operators.decide import DecideLoadOperator, decide_at_once
-from airflow_kafka_eos.operators.submitting import tell_superseded
+from airflow_kafka_eos.operators.submitting import manifest_store, tell_superseded
 from airflow_kafka_eos.reasons import reason_of
 from airflow_kafka_eos.spark.formats.settings import FormatText, ValueFormat, ValueFormatArguments
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
@@ -394,6 +396,26 @@ class PreparingOperator(LoadOperator):
 
     def _asked_beside(self) -> Any:
         """What else may say what the application reads."""
+        return None
+
+    def written_sha256(self) -> str:
+        """What the job is asked for, and how that is written: the application's specification, what it is submitted
+        with, and the connections' ids. Without what each attempt has of its own: number, slot, deadline, range.
+
+        :raises ConfigurationError: what is asked for cannot be written.
+        """
+        from airflow_kafka_eos.manifest import AttemptRef
+
+        any_attempt = AttemptRef(self.load_identity, "0" * 10, 1)
+        spec = json.loads(self._spec(manifest_store(self.manifest_dir), 1)(any_attempt))
+        del spec["job_args"]  # asked_sha256 has them, without where a DAG file is on this host
+        connections = [self.kafka_conn_id, self.ledger_conn_id, self.registry_conn_id]
+        return sha256_of(
+            [self.asked_sha256(), spec, self.transaction_naming, connections, self._submitted_with()]
+        )
+
+    def _submitted_with(self) -> Any:
+        """What else may say how the application writes."""
         return None
 
     @property

@@ -330,17 +330,18 @@ def this_go(context: Any, task: Any) -> str | None:
 
     Airflow counts a run's clears, from 3.2 on also of tasks that run; ``max_tries`` are the tries until the clear
     before, and the retries of the DAG as it was then. A run that was deleted and made again may have the same id and
-    the same counts, but starts at another time. And the job is asked for the same: a DAG that was edited meanwhile asks
-    for something else.
+    the same counts, but starts at another time. And the job is asked for the same, and that is written in the same way:
+    a DAG that was edited meanwhile asks for something else. What a job's file says is not looked at.
 
     :returns: None where Airflow does not say: then nobody may reattach.
+    :raises ConfigurationError: what is asked for cannot be written.
     """
     run = context.get("dag_run")
     cleared, started = getattr(run, "clear_number", None), getattr(run, "start_date", None)
     most = getattr(context["ti"], "max_tries", None)
     if None in (cleared, started, most) or not counts_clears():
         return None
-    asked = f"asks {task.asked_sha256()}"
+    asked = f"asks {task.written_sha256()}"
     return f"started {started} cleared {cleared} max_tries {most} retries {task.retries} {asked}"
 
 

@@ -302,9 +302,17 @@ def test_a_task_that_was_cleared_behind_its_deferral_begins_anew(tries: Tries) -
     assert [row.is_undecided for row in tries.attempts()] == [False, True]
 
 
-def test_a_dag_that_was_edited_is_not_answered_with_what_it_asked_for_before(tries: Tries) -> None:
+@pytest.mark.parametrize(
+    "edited",
+    [{"job_args": {"day": 2}}, {"value_format": "json"}, {"scope": "load"}, {"py_files": "/opt/jobs.zip"}],
+    ids=lambda edited: str(*edited),
+)
+def test_a_dag_that_was_edited_is_not_answered_with_what_it_asked_for_before(
+    tries: Tries, edited: dict[str, Any]
+) -> None:
+    """All arguments: tests/adapters/test_same_go.py."""
     tries.deferred(tries.operator(job_args={"day": 1}))
-    tries.deferred(tries.operator(job_args={"day": 2}))
+    tries.deferred(tries.operator(**{"job_args": {"day": 1}} | edited))
     assert len(tries.there.applications()) == 2
 
 

@@ -113,6 +113,18 @@ OF_REATTACHING: tuple[Mutation, ...] = (
     ),
     Mutation(
         _RULE,
+        "edited-writing-taken-for-a-retry",
+        "a DAG that was edited has it written in another way, or with other files",
+        _OPERATORS + "reattaching.py",
+        "task.written_sha256()",
+        "task.asked_sha256()",
+        (
+            _STEPS + "test_a_dag_that_was_edited_is_not_answered_with_what_it_asked_for_before",
+            "tests/adapters/test_same_go.py::test_an_argument_that_was_edited_is_another_go",
+        ),
+    ),
+    Mutation(
+        _RULE,
         "timed-out-taken-over",
         "what brokers have ended meanwhile is not taken over by a retry",
         _OPERATORS + "reattaching.py",
