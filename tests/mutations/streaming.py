@@ -370,8 +370,8 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "forgotten-with-its-doubt",
         "a query that a person has to say of stays so when its name is set free and bound to it again",
         _LEDGER,
-        "            decided = known.decided\n",
-        "            decided = -1 if known.decided is None else known.decided\n",
+        "        decided = -1 if known is None else known.decided\n",
+        "        decided = -1 if known is None or known.decided is None else known.decided\n",
         (f"{_LEDGER_TESTS}test_a_doubt_stays_with_its_query_when_the_name_is_set_free",),
     ),
     Mutation(
