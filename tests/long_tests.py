@@ -20,6 +20,7 @@ LONG = (
     "tests/airflow/test_own_steps.py",
     "tests/airflow/test_pooling.py",
     "tests/airflow/test_reattaching_steps.py",
+    "tests/airflow/test_reattaching_stores.py",
     "tests/airflow/test_reload.py",
     "tests/airflow/test_repreparing_steps.py",
     "tests/airflow/test_streamed.py",

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow import __version__ as AIRFLOW
 from airflow.providers.common.compat.sdk import AirflowException
@@ -24,10 +24,12 @@ from airflow_kafka_eos.errors import (
     ManifestError,
     NotFinishedError,
     StoppedError,
+    StorageUnavailableError,
     SupersededError,
+    TransientError,
 )
 from airflow_kafka_eos.load import LoadIdentity, Verdict
-from airflow_kafka_eos.operators.application_watch import ApplicationWatch, Status
+from airflow_kafka_eos.operators.application_watch import MOST_FAILED, ApplicationWatch, Status
 from airflow_kafka_eos.operators.base import no_retry_of_terminal_errors, overridden, owner_of, task_of
 from airflow_kafka_eos.operators.begun import check_begun
 from airflow_kafka_eos.operators.preparing import PreparingOperator, Taken
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.operators.base import Step
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.spark.manifest_store import ManifestStore
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,42 @@ class ReattachingOperator(PreparingOperator):
         """
         from airflow_kafka_eos.protocol.stages.decide import problems_by_now
 
-        if not is_good(store, ref):
+        manifest = self._patiently(lambda: store.read(ref) if is_good(store, ref) else None)
+        if manifest is None:
             return ["it has left no manifest"]
         margin_s = duration("margin", setting("margin")).total_seconds()
         with resolved.session(self.namespace) as session:
-            return problems_by_now(session, store.read(ref), margin_s)
+            return problems_by_now(session, manifest, margin_s)
+
+    def _patiently(
+        self, read: Callable[[], T], *, passing: tuple[type[TransientError], ...] = (StorageUnavailableError,)
+    ) -> T:
+        """What is read. A store that is away for a while ends no waiting; nor does :class:`.ApplicationWatch`.
+
+        :param passing: what is tried again, so many times in a row.
+        :raises StoppedError: the task was told to stop meanwhile.
+        """
+        for _ in range(MOST_FAILED - 1):
+            try:
+                return read()
+            except passing as e:
+                self.log.warning("load %s: what was left cannot be read for now: %s", self.load_identity, e)
+            self._rest()
+        return read()
+
+    def _rest(self, application: str = "its application") -> None:
+        """Up to the next look.
+
+        :raises StoppedError: the task was told to stop.
+        """
+        stop = self._stop_waiting or threading.Event()
+        if stop.wait(self.poll_s):
+            raise StoppedError(
+                f"prepare was told to stop while it waited for {application}, which goes on",
+                remedy="A retry waits for it again. Cleared, the task opens a new attempt, and that one's driver is "
+                "told to stop; so does cleanup of a run that has failed",
+                load=str(self.load_identity),
+            )
 
     def _newest(self, session: Session) -> AttemptRow | None:
         rows = session.ledger.attempts(self.load_identity)
@@ -167,7 +202,7 @@ class ReattachingOperator(PreparingOperator):
         may_defer = may_defer and self.wait_in_triggerer and not overridden(self, "execute")
         if waits is not None and may_defer and not stop.is_set():
             platform = self.platform()
-            if platform is not None and store.submitted(waited.taken.ref) is not None:
+            if platform is not None and self._is_noted(store, waited.taken.ref):
                 self._defer(waited, waits, platform, context["ti"].try_number)
         told = ""
         while waits is not None:
@@ -180,15 +215,17 @@ class ReattachingOperator(PreparingOperator):
                     f"{waited.until}, when it had to (writer_deadline and hold_time, or execution_timeout): {waits}. "
                     "A retry opens a new attempt"
                 )
-            if stop.wait(self.poll_s):
-                raise StoppedError(
-                    f"prepare was told to stop while it waited for the application {waited.application}, which goes on",
-                    remedy="A retry waits for it again. Cleared, the task opens a new attempt, and that one's driver "
-                    "is told to stop; so does cleanup of a run that has failed",
-                    **waited.taken.ref.ids,
-                )
+            self._rest(f"the application {waited.application}")
             waits = watch.look()
         return self._taken_over(context, step, resolved, store, waited, watch.lost)
+
+    def _is_noted(self, store: ManifestStore, ref: AttemptRef) -> bool:
+        """Whether the triggerer, and a retry, can see whose the application is. Not to know costs the try nothing."""
+        try:
+            return store.submitted(ref) is not None
+        except KafkaEosError as e:
+            self.log.warning("load %s: what is noted of it cannot be read, so this worker waits: %s", ref, e)
+            return False
 
     def _defer(self, waited: Waited, waits: str, platform: dict[str, Any], try_number: int) -> None:
         ref = waited.taken.ref
@@ -234,9 +271,14 @@ class ReattachingOperator(PreparingOperator):
     def _has_deferred_in(self, context: Any) -> bool:
         """Whether the newest attempt's application is of this try, or of one before it in the same go."""
         store, go = manifest_store(self.manifest_dir), this_go(context, self)
-        with self._resolve().session(self.namespace) as session:
-            row = self._newest(session)
-            noted = None if row is None else store.submitted(self._ref(session, row))
+        resolved = self._resolve()
+
+        def look() -> Submitted | None:
+            with resolved.session(self.namespace) as session:
+                row = self._newest(session)
+                return None if row is None else store.submitted(self._ref(session, row))
+
+        noted = self._patiently(look)
         if noted is None or (noted.task, noted.go) != (task_of(context), go):
             return False
         return noted.try_number <= int(context["ti"].try_number)
@@ -251,16 +293,22 @@ class ReattachingOperator(PreparingOperator):
         self._stop_waiting = threading.Event()
         with self.as_step(context) as step, no_retry_of_terminal_errors():
             resolved, store = self._resolve(), manifest_store(self.manifest_dir)
-            with resolved.session(self.namespace) as session:
-                row, ref, application = self._own(session, store, context, attempt)
-                step.attempt = row.number
-                waited = self._waited(session, context, row, ref, application)
+
+            def own() -> Waited:
+                with resolved.session(self.namespace) as session:
+                    row, ref, application = self._own(session, store, context, attempt)
+                    step.attempt = row.number
+                    return self._waited(session, context, row, ref, application)
+
+            # a folder that hosts share may show the note late
+            waited = self._patiently(own, passing=(StorageUnavailableError, NotFinishedError))
+            ref, application = waited.taken.ref, waited.application
             if waited.taken.is_done:
                 return self.was_decided(step, waited.taken)
             found = event or {}
             if found.get("status") == OVER and found.get("lost") is not None:
                 return self._taken_over(context, step, resolved, store, waited, str(found["lost"]))
-            if is_good(store, ref) and (against := self._against(resolved, store, ref)):
+            if self._patiently(lambda: is_good(store, ref)) and (against := self._against(resolved, store, ref)):
                 # it may have waited long to be taken up: for a slot, a scheduler, or in a paused DAG
                 raise AirflowException(
                     f"what {application} of {ref} has prepared can no longer be committed: {'; '.join(against[:3])}. A "
@@ -289,7 +337,8 @@ class ReattachingOperator(PreparingOperator):
         if noted is None:
             raise NotFinishedError(
                 f"what this task has noted of its application is not to be seen in {self.manifest_dir!r}",
-                remedy="Look whether that folder is mounted here. A retry of this task looks again",
+                remedy="Look whether that folder is mounted here. A retry that sees the note waits on; one that does "
+                "not opens a new attempt, and nothing of this one becomes visible",
                 **ref.ids,
             )
         if noted.task != task_of(context):
@@ -316,8 +365,11 @@ class ReattachingOperator(PreparingOperator):
     def _taken_over(
         self, context: Any, step: Step, resolved: Resolved, store: ManifestStore, waited: Waited, lost: str | None
     ) -> dict[str, Any]:
-        manifest = left(store, waited.taken.ref, waited.application, lost)
-        result = self.record(context, step, resolved, store, waited.taken, manifest)
+        def record() -> dict[str, Any]:
+            manifest = left(store, waited.taken.ref, waited.application, lost)
+            return self.record(context, step, resolved, store, waited.taken, manifest)
+
+        result = self._patiently(record)  # told to the ledger twice is told once
         self.is_over(waited.application)
         return result
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +15,15 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.sandbox.airflow import LocalAirflow
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.keeping import HOST, free_ports
 from airflow_kafka_eos.sandbox.spark import quick_settings
 from tests.airflow.processes import end_session
 from tests.airflow.steps import connection
-from tests.airflow.yarn import Yarn, yarn
+from tests.airflow.tries import Tries
+from tests.airflow.yarn import RUNS, Yarn, yarn
 from tests.postgresql import PostgreSQL
 
 SECRET = "hunter2-correct-horse"
@@ -119,3 +122,23 @@ def home(kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     connection(monkeypatch, "kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap_servers})
     connection(monkeypatch, "spark_default", "spark", host="local[2]", extra={"deploy-mode": "client"})
     yield tmp_path
+
+
+@pytest.fixture
+def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yarn]:
+    """A platform for drivers that run elsewhere; they wait until a test lets them go on."""
+    with yarn(home / "yarn") as started:
+        monkeypatch.setenv("AIRFLOW_CONN_YARN_DEFAULT", json.dumps(started.connection))
+        monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{started.bin}")
+        monkeypatch.setenv(RUNS, json.dumps([sys.executable, "-m", "tests.airflow.yarn_application"]))
+        for name, value in started.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(PrepareLoadOperator, "shortest_poll_s", 0.05)
+        (started.folder / "hold").touch()
+        yield started
+
+
+@pytest.fixture
+def tries(there: Yarn, home: Path, kafka: LocalKafka, topic: Callable[..., str], request: Any) -> Tries:
+    """Of a load of the test's own."""
+    return Tries(there, home / "manifests", request.node.name, topic(1))

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import SimpleNamespace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_kafka_eos.errors import NotFinishedError, StoppedError, StorageUnavailableError
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.errors import StoppedError
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.operators import application_watch, reattaching
 from airflow_kafka_eos.operators.application_watch import MOST_FAILED, ApplicationWatch
@@ -30,90 +24,16 @@ from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.triggers import OVER, ApplicationTrigger
-from tests.airflow.steps import CONTEXT, LOAD, run, session, state
+from tests.airflow.steps import LOAD, run, session, state
 from tests.airflow.test_own_steps import HUNDRED
 from tests.airflow.test_repreparing_steps import lose
-from tests.airflow.yarn import RUNS, Yarn, yarn
+from tests.airflow.tries import STARTED, Tries
 from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 
 pytestmark = pytest.mark.timeout(600)
-STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 #: What nobody may find anywhere.
 SECRET = "hunter2-never-shown"
-
-
-class Tries:
-    """Those of one task: each has an operator of its own, as each process parses the DAG anew."""
-
-    def __init__(self, there: Yarn, manifests: Path, key: str, topic: str) -> None:
-        self.there, self.key, self.topic, self.manifests = there, key, topic, manifests
-        self.tries = 0
-        run("begin", key)
-
-    def operator(self, *, kind: type[PrepareLoadOperator] = PrepareLoadOperator, **arguments: Any) -> Any:
-        given: dict[str, Any] = {
-            "task_id": "prepare", "load_name": LOAD, "load_key": self.key, "topics": [self.topic], "job": "rows.py",
-            "conn_id": "yarn_default", "manifest_dir": str(self.manifests), "yarn_track_via_rm_api": True,
-            "status_poll_interval": 0, "retries": 2, "decide_at_once": False, "wait_in_triggerer": True,
-        }  # fmt: skip
-        return kind(**given | arguments)
-
-    def context(
-        self,
-        *,
-        cleared: int | None = 0,
-        max_tries: int = 2,
-        started: datetime | None = STARTED,
-        try_number: int | None = None,
-    ) -> Any:
-        """Of the next try, as long as nothing else is said."""
-        self.tries = try_number or self.tries + 1
-        ti = SimpleNamespace(**vars(CONTEXT["ti"]) | {"max_tries": max_tries, "try_number": self.tries})
-        asked = SimpleNamespace(**vars(CONTEXT["dag_run"]) | {"clear_number": cleared, "start_date": started})
-        return CONTEXT | {"ti": ti, "dag_run": asked}
-
-    def deferred(self, operator: Any = None, **context: Any) -> TaskDeferred:
-        """A try up to where the triggerer waits."""
-        with pytest.raises(TaskDeferred) as caught:
-            (operator or self.operator()).execute(self.context(**context))
-        return caught.value
-
-    def resumed(self, deferred: TaskDeferred, event: Any, operator: Any = None, **context: Any) -> Any:
-        """As Airflow calls a task that comes back: in the same try."""
-        kwargs = {**(deferred.kwargs or {}), "event": event}
-        task = operator or self.operator()
-        return task.resume_execution(deferred.method_name, kwargs, self.context(**{"try_number": self.tries} | context))
-
-    def attempts(self) -> list[AttemptRow]:
-        with session() as opened:
-            found: list[AttemptRow] = opened.ledger.attempts(LoadIdentity("airflow", LOAD, self.key))
-            return found
-
-    def go(self) -> None:
-        (self.there.folder / "go").touch()
-
-    def is_over(self, number: int = -1) -> None:
-        application = self.there.applications()[number]
-        wait_until(lambda: self.there.state(application)[0] != "RUNNING", f"the end of {application}", 120)
-
-
-@pytest.fixture
-def there(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yarn]:
-    with yarn(home / "yarn") as started:
-        monkeypatch.setenv("AIRFLOW_CONN_YARN_DEFAULT", json.dumps(started.connection))
-        monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{started.bin}")
-        monkeypatch.setenv(RUNS, json.dumps([sys.executable, "-m", "tests.airflow.yarn_application"]))
-        for name, value in started.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(PrepareLoadOperator, "shortest_poll_s", 0.05)
-        (started.folder / "hold").touch()
-        yield started
-
-
-@pytest.fixture
-def tries(there: Yarn, home: Path, kafka: LocalKafka, topic: Callable[..., str], request: Any) -> Tries:
-    return Tries(there, home / "manifests", request.node.name, topic(1))
 
 
 def finished(tries: Tries, kafka: LocalKafka) -> None:
@@ -363,34 +283,6 @@ def test_a_repair_is_not_left_to_a_retry(tries: Tries, kafka: LocalKafka) -> Non
     run("commit", tries.key)
     wait_until(lambda: committed_values(kafka.bootstrap_servers, tries.topic, 1) == HUNDRED, "the repair", 60)
     assert state(tries.key) is LoadState.COMMITTED
-
-
-@pytest.mark.parametrize("missing", [True, False], ids=["not there", "unreadable"])
-def test_a_note_that_cannot_be_seen_now_fails_no_load_for_good(tries: Tries, missing: bool) -> None:
-    deferred = tries.deferred()
-    (note,) = tries.manifests.rglob("1.submitted")
-    text = note.read_text()
-    note.unlink()
-    if not missing:
-        note.symlink_to("/proc/self/mem")  # EIO, as of a file server that is away
-    with pytest.raises((NotFinishedError, StorageUnavailableError)):
-        tries.resumed(deferred, {"status": OVER, "lost": None})
-    note.unlink(missing_ok=True)
-    note.write_text(text)
-    tries.go()
-    tries.is_over()
-    assert tries.resumed(deferred, {"status": OVER, "lost": None})["attempt"] == 1
-
-
-def test_an_application_that_cannot_be_noted_is_waited_for_here(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any) -> None:
-        raise StorageUnavailableError("the store does not answer", remedy="Wait")
-
-    tries.go()
-    with monkeypatch.context() as patched:
-        patched.setattr(ManifestStore, "note_submitted", away)
-        assert tries.operator().execute(tries.context())["attempt"] == 1
-    assert tries.operator(wait_in_triggerer=False).execute(tries.context())["attempt"] == 2
 
 
 @pytest.mark.parametrize("given", [{"post_submit_commands": ["true"]}, {"yarn_rm_auth": ("user", SECRET)}])

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 _OPERATORS = "airflow_kafka_eos/operators/"
 _STEPS = "tests/airflow/test_reattaching_steps.py::"
+_STORES = "tests/airflow/test_reattaching_stores.py::"
 _WATCH = "tests/adapters/test_application_watch.py::"
 _RULE = "reattach-to-its-own"
 _EVENT = "event-of-its-own-try"
@@ -137,7 +138,7 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         "late-taken-over",
         "what brokers have ended meanwhile is not taken over by who comes back",
         _OPERATORS + "reattaching.py",
-        "if is_good(store, ref) and (against := self._against(resolved, store, ref)):",
+        "if self._patiently(lambda: is_good(store, ref)) and (against := self._against(resolved, store, ref)):",
         "if (against := []):",
         (_STEPS + "test_what_the_broker_has_ended_meanwhile_is_written_anew",),
     ),
@@ -184,7 +185,7 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         _OPERATORS + "reattaching.py",
         "            raise NotFinishedError(\n                f\"what this task",
         "            raise SupersededError(\n                f\"what this task",
-        (_STEPS + "test_a_note_that_cannot_be_seen_now_fails_no_load_for_good",),
+        (_STORES + "test_a_note_that_cannot_be_seen_now_fails_no_load_for_good",),
     ),
     Mutation(
         _RULE,
@@ -193,16 +194,37 @@ OF_REATTACHING: tuple[Mutation, ...] = (
         "airflow_kafka_eos/spark/storage.py",
         "            if e.errno in _PASSING:\n",
         "            if False:\n",
-        (_STEPS + "test_a_note_that_cannot_be_seen_now_fails_no_load_for_good",),
+        (_STORES + "test_a_note_that_cannot_be_seen_now_fails_no_load_for_good",),
     ),
     Mutation(
         _RULE,
         "unnoted-left-to-the-triggerer",
         "what could not be noted is waited for here",
         _OPERATORS + "reattaching.py",
-        " and store.submitted(waited.taken.ref) is not None",
+        " and self._is_noted(store, waited.taken.ref)",
         "",
-        (_STEPS + "test_an_application_that_cannot_be_noted_is_waited_for_here",),
+        (_STORES + "test_an_application_that_cannot_be_noted_is_waited_for_here",),
+    ),
+    Mutation(
+        _RULE,
+        "away-when-it-would-be-deferred",
+        "a store that is away when prepare would be deferred fails no try",
+        _OPERATORS + "reattaching.py",
+        "            return store.submitted(ref) is not None\n        except KafkaEosError as e:\n",
+        "            return store.submitted(ref) is not None\n        except ManifestError as e:\n",
+        (_STORES + "test_a_store_that_is_away_when_it_would_be_deferred_is_waited_for_here",),
+    ),
+    Mutation(
+        _RULE,
+        "away-for-a-moment",
+        "a store that is away for a moment fails no try that waits",
+        _OPERATORS + "reattaching.py",
+        "            except passing as e:\n",
+        "            except ManifestError as e:\n",
+        (
+            _STORES + "test_a_store_that_is_away_for_a_moment_fails_no_try_that_waits",
+            _STORES + "test_what_was_taken_over_is_read_again_where_the_store_was_away",
+        ),
     ),
     Mutation(
         _RULE,
