@@ -163,17 +163,14 @@ def _how_to_go_on(cursor: CursorRow, in_the_way: Sequence[Named], unlike: Sequen
         )
     partly = [str(one.load) for one in found if one.is_given_up]
     look = f"Look what is visible of {', '.join(partly[:_TOLD])}{_and_more(partly)}. " if partly else ""
-    try:
-        if unlike:
-            raise ConfigurationError("they are of another kind", remedy="")
-        end, gaps = position.reached(cursor.position, [(one.since, one.until) for one in in_the_way])
-        position.check_no_gaps(end, "the end")
-    except ConfigurationError:
+    reached = None if unlike else _reached(cursor, in_the_way)
+    if reached is None:
         return (
             f"{look}Where they end, beside the cursor, nobody can tell here. See how far what is loaded reaches, and "
             f"say where to go on: `{_command(cursor, '…', 'looked')} --over-named`. Own loads then read all that is "
             "behind that, whoever has named it so far"
         )
+    end, gaps = reached
     behind = f"{look}Go on behind what was named: `{_command(cursor, _word(end), 'behind what was named')}`"
     if gaps:
         behind += (
@@ -182,6 +179,16 @@ def _how_to_go_on(cursor: CursorRow, in_the_way: Sequence[Named], unlike: Sequen
         )
     over = _command(cursor, _word(cursor.position), "over what was named")
     return f"{behind}. Or read over it, so that it is there twice, on purpose: `{over} --over-named`"
+
+
+def _reached(cursor: CursorRow, ranges: Sequence[Named]) -> tuple[Any, list[str]] | None:
+    """See :func:`.position.reached`; None where nobody can tell."""
+    try:
+        end, gaps = position.reached(cursor.position, [(one.since, one.until) for one in ranges])
+        position.check_no_gaps(end, "the end")
+    except ConfigurationError:
+        return None
+    return end, gaps
 
 
 def _how_to_end(named: Named) -> str:
