@@ -188,7 +188,7 @@ def set_position(
     if state is not None and state.is_unverified:
         raise NotFinishedError(
             f"load {cursor.holder} has moved the cursor, and is {state.value}: how much of it is visible is not known",
-            remedy=f"{how_to_end(cursor)}. Then look again",
+            remedy=f"{how_to_end(cursor.holder, cursor.holder_state)}. Then look again",
             load=str(cursor.holder),
         )
     if state is LoadState.GIVEN_UP and _may_become_visible(connection, namespace, name):
@@ -289,7 +289,7 @@ def check_row(cursor: CursorRow, load: LoadIdentity, interval_start: str | None,
         raise kind(
             f"load {cursor.holder} has the cursor's last range, and is {state.value}: the next begins where it ends",
             remedy="Loads of one cursor run one behind the other: retries of prepare wait, and max_active_runs=1 keeps "
-            f"runs from having to. {how_to_end(cursor)}",
+            f"runs from having to. {how_to_end(cursor.holder, cursor.holder_state)}",
             load=str(load),
         )
     moved = cursor.data_interval_start
@@ -303,17 +303,12 @@ def check_row(cursor: CursorRow, load: LoadIdentity, interval_start: str | None,
         )
 
 
-def how_to_end(cursor: CursorRow) -> str:
-    """What a person does about the load that holds a cursor.
+def how_to_end(load: LoadIdentity | None, state: LoadState | None) -> str:
+    """What a person does about a load that holds a cursor, or has a range, and is not through.
 
     Most often a run is at work on it: nobody is told to give up, which is for good, what is not in doubt.
     """
-    assert cursor.holder is not None and cursor.holder_state is not None
-    return how_to_end_load(cursor.holder, cursor.holder_state)
-
-
-def how_to_end_load(load: LoadIdentity, state: LoadState) -> str:
-    """The same of any load that is not through."""
+    assert load is not None and state is not None
     if state is LoadState.IN_DOUBT:
         return (
             f"A person has to see to it: `airflow-kafka-eos loads show {load.in_command}` says what is in doubt. Mend "

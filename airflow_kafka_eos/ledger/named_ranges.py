@@ -18,7 +18,7 @@ from airflow_kafka_eos import position
 from airflow_kafka_eos.errors import ConfigurationError, NotFinishedError
 from airflow_kafka_eos.generation import first_key
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.cursors import cursor_row, how_to_end, how_to_end_load, range_row, ranges_of
+from airflow_kafka_eos.ledger.cursors import cursor_row, how_to_end, range_row, ranges_of
 from airflow_kafka_eos.ledger.queries import load_row
 from airflow_kafka_eos.ledger.rows import CursorRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, name_in_command
@@ -194,7 +194,7 @@ def _reached(cursor: CursorRow, ranges: Sequence[Named]) -> tuple[Any, list[str]
 def _how_to_end(named: Named) -> str:
     if named.is_given_up:
         return f"Run `airflow-kafka-eos cleanup {named.load.in_command}` until it finds the load clean"
-    return how_to_end_load(named.load, named.state)
+    return how_to_end(named.load, named.state)
 
 
 def _command(cursor: CursorRow, to: str, reason: str) -> str:
@@ -236,7 +236,7 @@ def _check_behind_the_cursor(connection: Connection, load: LoadIdentity, named: 
         ):
             raise NotFinishedError(
                 f"load {holder} has a part of the range, from {position.dump(since)} on, and is not through",
-                remedy=how_to_end(cursor),
+                remedy=how_to_end(cursor.holder, cursor.holder_state),
                 load=str(load),
             )
     if position.reaches_past(named[1], cursor.position):
