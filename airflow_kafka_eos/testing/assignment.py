@@ -48,8 +48,10 @@ class Assignment:
 
     :param spec: the application's specification, JSON; holds no secret.
     :param settings: Kafka's settings, JSON; holds the secrets. The packaged application takes them from the
-        environment variable ``AIRFLOW_KAFKA_EOS_KAFKA``.
-    :param records: how many rows the load has: ``rows.value(0)`` and so on, with the keys ``k0`` and so on.
+        environment variable ``AIRFLOW_KAFKA_EOS_KAFKA``. Where the place has none, a ``sasl.password`` is made up.
+    :param records: how many rows there are: ``rows.value(0)`` and so on, with the keys ``k0`` and so on. The load has
+        them all, but where the specification has a range: that has the number of its first row as ``since``, of the
+        one behind its last as ``until``; where that is null, it is to end behind the last row that there is.
     :param gate: between the halves of each part.
     """
 
@@ -72,7 +74,7 @@ class Running(Protocol):
         """End it at once, as SIGKILL does, with all that it has started: it must not come to any code of its own."""
 
     def output(self) -> str:
-        """What it has printed so far; it may show in a log, so it must hold no secret."""
+        """What it has printed so far; it may show in a log, so it must hold no secret: one that does is refused."""
 
 
 class Prepare(Protocol):

@@ -7,29 +7,33 @@ counts as a read_committed reader. What it asks of a prepare is what the protoco
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, ManifestError
-from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos import naming
+from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, ManifestError, RecordsGoneError
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings, is_secret_name
 from airflow_kafka_eos.kafka.producer.copier import read_batches
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
 from airflow_kafka_eos.kafka.records.stored import feed
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
+from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.protocol.stages.commit import commit
-from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
+from airflow_kafka_eos.protocol.stages.decide import Conditions, decide, problems_by_now
+from airflow_kafka_eos.reasons import without_known
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.options import WriteOptions, not_as_asked
 from airflow_kafka_eos.spark.spec import ApplicationSpec
@@ -43,12 +47,26 @@ from airflow_kafka_eos.testing.assignment import (
     wait_for,
 )
 from airflow_kafka_eos.testing.rows import key, value
-from airflow_kafka_eos.transaction import TopicPartition
+from airflow_kafka_eos.transaction import PreparedTxnState, TopicPartition, TransactionDescription
 
 NAMESPACE = "conformance"
 _PARTITIONS = 3
 _HOLD_MS = 600_000
 _OWNER = "conformance test"
+_MARGIN_S = 20
+_SECRETS = "secrets-stay-secret"
+#: What is shorter stands in many a text by chance.
+_SHORTEST_SECRET = 8
+#: Bytes of a batch: what was handed to a writer half-way is to be on its way, and not in its memory.
+_BATCH_BYTES = 256
+#: Seconds for that.
+_ON_ITS_WAY_S = 10
+#: Seconds that a prepare has at least to begin all that it writes at once.
+_FIRST_DEADLINE_S = 10.0
+#: Seconds for what was sent right before the deadline, and for clocks that differ.
+_LATE_S = 5.0
+#: Parts for each task of the place, so that not all are written at once.
+_MANY = 8
 
 
 @dataclass(frozen=True)
@@ -73,33 +91,49 @@ class Clause:
 
 @dataclass
 class _Trial:
-    """One load on a topic of its own, and every process that was started for it."""
+    """Loads on a topic of their own, one behind the other, and every process that was started for them.
+
+    :param given: the settings that the prepare gets.
+    :param loaded: so many rows were loaded and are visible.
+    """
 
     place: Place
     prepare: Prepare
     clause: str
     session: Session
     settings: KafkaSettings
+    given: KafkaSettings
     topic: str
     load: LoadIdentity
     store: ManifestStore
     started: list[Running]
     asked: dict[AttemptRef, WriteOptions] = dataclasses.field(default_factory=dict)
+    loaded: int = 0
 
-    def attempt(self) -> AttemptRow:
-        """Open the next one, as begin and prepare do: what older ones have open is swept."""
+    def attempt(self, *, told: bool = True) -> AttemptRow:
+        """Open the next one, as begin and prepare do: what older ones have open is swept.
+
+        :param told: whether older ones find the note that they are superseded.
+        """
         begin(self.session, self.load, owner=_OWNER)
         row = submit(self.session, self.load, owner=_OWNER)
         for old in self.session.ledger.attempts(self.load):
-            if old.number < row.number:
+            if told and old.number < row.number:
                 self.store.note_superseded(self.reference(old), f"attempt {row.number}")
         return row
 
     def reference(self, row: AttemptRow) -> AttemptRef:
         return reference(self.session, row)
 
-    def start(self, ref: AttemptRef, *, deadline_in_s: float = 600, gate: Gate | None = None) -> Running:
-        """Have the prepare under test write an attempt; its gate is open if none is given."""
+    def start(
+        self, ref: AttemptRef, *, deadline_in_s: float = 600, gate: Gate | None = None, tasks: int | None = None,
+        reads: Mapping[str, Any] | None = None,
+    ) -> Running:  # fmt: skip
+        """Have the prepare under test write an attempt; its gate is open if none is given.
+
+        :param tasks: in place of the place's.
+        :param reads: a cursor's range.
+        """
         if gate is None:
             gate = self.gate()
             gate.open()
@@ -107,10 +141,10 @@ class _Trial:
         options = WriteOptions(
             ref, self.store.base, (self.topic,), _HOLD_MS, int((time.time() + deadline_in_s) * 1000)
         )
-        given = {"records": place.records, "folder": str(gate.folder), "tasks": place.tasks}
+        given = {"records": place.records, "folder": str(gate.folder), "tasks": tasks or place.tasks}
         self.asked[ref] = options
-        spec = ApplicationSpec(options, job=place.job, job_args=given)
-        running = self.prepare(Assignment(spec.to_json(), self.settings.to_json(), place.records, gate))
+        spec = ApplicationSpec(options, job=place.job, job_args=given, range=reads)
+        running = self.prepare(Assignment(spec.to_json(), self.given.to_json(), place.records, gate))
         self.started.append(running)
         return running
 
@@ -136,15 +170,26 @@ class _Trial:
         """Wait until the prepare is half-way; one that has ended before is refused."""
 
         def done() -> bool:
-            if gate.reached:
-                return True
-            try:
-                code = running.wait(0)
-            except TimeoutError:
-                return False
-            return gate.reached or self.refuse(f"it ended with {code} before it was half-way", running)
+            if gate.reached or not self.has_ended(running):
+                return gate.reached
+            return gate.reached or self.refuse(f"it ended with {running.wait(0)} before it was half-way", running)
 
         wait_for(f"{self.clause}: handing over the first half of the rows", done, self.place.patience_s)
+
+    def has_ended(self, running: Running) -> bool:
+        try:
+            running.wait(0)
+        except TimeoutError:
+            return False
+        return True
+
+    def known(self, ref: AttemptRef) -> dict[str, TransactionDescription]:
+        """What coordinators know of an attempt, but for its probe, which nothing is written with."""
+        coordinator = self.session.coordinator
+        found = {name: naming.parse(name) for name in coordinator.list_known(ref.id_prefix)}
+        return coordinator.describe(
+            name for name, id in found.items() if id is not None and ref.owns(id) and id.role is not IdRole.PROBE
+        )
 
     def manifest(self, ref: AttemptRef) -> Manifest:
         try:
@@ -159,43 +204,51 @@ class _Trial:
             return
         self.refuse(f"there is a manifest {where}")
 
-    def must_be_visible(self, records: int, where: str) -> None:
-        """The whole load, each record once; or none."""
-        expected = Counter((key(n), value(n)) for n in range(records))
+    def must_be_visible(self, where: str) -> None:
+        """All that was loaded, each record once, and nothing else."""
+        expected = Counter((key(n), value(n)) for n in range(self.loaded))
         seen = Counter(_committed(self.settings, self.topic))
         missing, extra = expected - seen, seen - expected
         if missing or extra:
             self.refuse(
-                f"{where} a read_committed reader misses {missing.total()} of {records} records and sees "
+                f"{where} a read_committed reader misses {missing.total()} of {self.loaded} records and sees "
                 f"{extra.total()} that it must not see"
             )
 
-    def complete(self, ref: AttemptRef) -> Manifest:
-        """Decide and commit what was prepared, and count it."""
+    def complete(self, ref: AttemptRef, up_to: int | None = None) -> Manifest:
+        """Decide and commit what was prepared, and count it.
+
+        :param up_to: the row behind its last one; None: it has all. It begins where the load before has ended.
+        """
+        up_to = self.place.records if up_to is None else up_to
         manifest = self.manifest(ref)
-        self.must_be_visible(0, "before the decision")
+        self.must_be_visible("before the decision")
         if problem := not_as_asked(manifest, self.asked[ref]):
             self.refuse(problem)
-        self._must_have_these_records(manifest)
+        if manifest.records != up_to - self.loaded:
+            self.refuse(f"its manifest counts {manifest.records} records, and the load has {up_to - self.loaded}")
+        self.must_be_the_log(manifest)
         try:
             record_prepared(self.session, manifest, writers_left=self.store.writers_left(manifest))
-            decide(self.session, manifest, Conditions(), owner=_OWNER, margin_s=20)
+            decide(self.session, manifest, Conditions(), owner=_OWNER, margin_s=_MARGIN_S)
         except KafkaEosError as e:
             self.refuse(f"decide refuses its manifest: {e}")
         commit(self.session, self.load, deadline_s=60)
         self._must_leave_nothing_open(ref.attempt)  # what a late writer has open holds back readers
-        self.must_be_visible(self.place.records, "after commit and cleanup")
+        self.loaded = up_to
+        self.must_be_visible("after commit and cleanup")
         return manifest
 
-    def _must_have_these_records(self, manifest: Manifest) -> None:
+    def must_be_the_log(self, manifest: Manifest) -> None:
         """The digests are the log's: by them a repair knows later that it writes the same."""
-        if manifest.records != self.place.records:
-            self.refuse(f"its manifest counts {manifest.records} records, and the load has {self.place.records}")
         for prepared in manifest.prepared:
             for writes in prepared.writes:
                 found, topic_id = PartitionDigest(), manifest.topics[writes.topic].topic_id
-                for batch in read_batches(self.session.partitions.wire, prepared.transaction, writes, topic_id):
-                    feed(batch, found)
+                try:
+                    for batch in read_batches(self.session.partitions.wire, prepared.transaction, writes, topic_id):
+                        feed(batch, found)
+                except (InDoubtError, RecordsGoneError) as e:
+                    self.refuse(f"the log has not what its manifest says: {e}")
                 if found.hexdigest() != writes.digest:
                     self.refuse(
                         f"its manifest has the digest {writes.digest} for {writes.topic_partition}, and the log has "
@@ -213,8 +266,10 @@ class _Trial:
         wait_for(f"{self.clause}: a sweep ends all that is open on the topic", swept, 60)
 
     def refuse(self, why: str, running: Running | None = None) -> NoReturn:
-        said = "" if running is None else f"\nIt has printed:\n{running.output()[-4000:]}"
-        raise NotConforming(f"{self.clause}: {why}{said}")
+        secrets = self.given.secrets  # before anything is cut: half a secret would not be found
+        said = "" if running is None else without_known(running.output(), secrets)[-4000:]
+        told = f"\nIt has printed:\n{said}" if running is not None else ""
+        raise NotConforming(without_known(f"{self.clause}: {why}", secrets) + told)
 
 
 def _manifest_is_true(trial: _Trial) -> None:
@@ -254,17 +309,44 @@ def _superseded(trial: _Trial) -> None:
     ref, gate = trial.reference(trial.attempt()), trial.gate()
     late = trial.start(ref, gate=gate)
     trial.until_reached(gate, late)
-    again = trial.reference(trial.attempt())
+    begun = _begun(trial, ref)
+    again = trial.reference(trial.attempt(told=False))  # the note saves work, and what counts is the fence
+    ended = _ended(trial, begun)
     gate.open()
-    trial.must_succeed(trial.start(again))
+    running = trial.start(again)
     trial.must_end(late)  # as it likes: the ledger believes nothing of it any more
+    # of its own ids only: in scope task, another try of a task may begin under another one
+    for name, seen in trial.session.coordinator.describe(begun).items():
+        if seen.state != ended.get(name):
+            trial.refuse(f"it has initialised {name} anew, whose transaction was ended from outside", late)
+    trial.must_succeed(running)
     trial.complete(again)
 
 
+def _begun(trial: _Trial, ref: AttemptRef) -> list[str]:
+    """The transactions that it has open half-way; none where it sends nothing before its end."""
+    until = time.monotonic() + _ON_ITS_WAY_S
+    while not (found := [name for name, seen in trial.known(ref).items() if seen.is_open]) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
+
+
+def _ended(trial: _Trial, names: Iterable[str]) -> dict[str, PreparedTxnState]:
+    """How they stand once they were swept. To end one takes its coordinator a moment."""
+    wanted = list(names)
+
+    def over() -> bool:
+        return not any(seen.is_open for seen in trial.session.coordinator.describe(wanted).values())
+
+    wait_for(f"{trial.clause}: a sweep ends what the superseded attempt has open", over, 60)
+    return {name: seen.state for name, seen in trial.session.coordinator.describe(wanted).items()}
+
+
 def _deadline(trial: _Trial) -> None:
-    ref = trial.reference(trial.attempt())
+    ref, began = trial.reference(trial.attempt()), time.monotonic()
     late = trial.start(ref, deadline_in_s=-60)
     trial.must_fail(late, "although its deadline had passed before it began")
+    took = time.monotonic() - began  # it had to start for that
     trial.must_have_no_manifest(ref, "of an attempt whose deadline had passed")
     described = trial.session.coordinator.describe(trial.session.coordinator.list_open(trial.session.id_prefix))
     begun = [name for name, seen in described.items() if any(p.topic == trial.topic for p in seen.partitions)]
@@ -273,6 +355,37 @@ def _deadline(trial: _Trial) -> None:
     ends = trial.session.partitions.end_offsets(_partitions_of(trial))
     if any(ends.values()):
         trial.refuse("it wrote records behind its deadline", late)
+    _deadline_passes_half_way(trial, max(_FIRST_DEADLINE_S, 2 * took))
+
+
+def _deadline_passes_half_way(trial: _Trial, deadline_s: float) -> None:
+    """Of more parts than are written at once, the last ones come to their turn when it has passed.
+
+    :param deadline_s: the first one to try; where it passes before anything is half-way, it is doubled.
+    """
+    most_s = 2 * max(deadline_s, trial.place.patience_s)
+    while True:
+        ref, gate, began = trial.reference(trial.attempt()), trial.gate(), time.monotonic()
+        running = trial.start(ref, deadline_in_s=deadline_s, gate=gate, tasks=_MANY * trial.place.tasks)
+        while not gate.reached and not trial.has_ended(running) and time.monotonic() - began < deadline_s:
+            time.sleep(0.05)
+        took = time.monotonic() - began
+        if gate.reached:
+            break
+        gate.fail()  # whatever of it runs on elsewhere
+        running.kill()
+        deadline_s *= 2
+        if deadline_s > most_s:
+            trial.refuse("its deadline passed before it was half-way, however late that was", running)
+    # what begins beside the first part may be under way yet: the slower all is, the longer
+    time.sleep(max(0, deadline_s - took) + max(_LATE_S, took))
+    known = trial.known(ref)
+    gate.open()
+    trial.must_end(running)  # by an error, or not: all was begun before
+    for name, seen in trial.known(ref).items():
+        before = known.get(name)
+        if before is None or (seen.is_open and seen.state != before.state):
+            trial.refuse(f"it has initialised {name} behind its deadline, which passed while it was writing", running)
 
 
 def _source_fails(trial: _Trial) -> None:
@@ -287,10 +400,55 @@ def _source_fails(trial: _Trial) -> None:
     trial.complete(again)
 
 
+def _range(trial: _Trial) -> None:
+    """Two loads of one cursor: the first one's end is given, the second one's is chosen by the job."""
+    records = trial.place.records
+    middle = records // 3
+    ref = trial.reference(trial.attempt())
+    trial.must_succeed(trial.start(ref, reads={"since": 0, "until": middle}))
+    trial.complete(ref, up_to=middle)
+    trial.load = dataclasses.replace(trial.load, key=f"{trial.load.key}-next")
+    ref, gate = trial.reference(trial.attempt()), trial.gate()
+    running = trial.start(ref, reads={"since": middle, "until": None}, gate=gate)
+    trial.until_reached(gate, running)
+    if trial.store.until(ref) is None:
+        trial.refuse("it has handed rows to its writer, and not noted where its range ends", running)
+    gate.open()
+    trial.must_succeed(running)
+    if (noted := json.loads(trial.store.until(ref) or "null")) != records:
+        trial.refuse(f"it has noted that its range ends at {noted}, and the job has chosen {records}", running)
+    trial.complete(ref)
+
+
+def _secrets(trial: _Trial) -> None:
+    """Errors are where settings are printed. What was printed is looked at behind every trial."""
+    ref, gate = trial.reference(trial.attempt()), trial.gate()
+    running = trial.start(ref, gate=gate)
+    trial.until_reached(gate, running)
+    gate.fail()
+    trial.must_end(running)
+
+
+def _must_show_no_secret(trial: _Trial) -> None:
+    secrets = [v for k, v in trial.given.texts.items() if is_secret_name(k) and len(v) >= _SHORTEST_SECRET]
+
+    def shows(text: str) -> bool:
+        return without_known(text, secrets) != text
+
+    for running in trial.started:
+        if shows(running.output()):
+            trial.refuse("it has printed a secret of Kafka's settings", running)
+    for file in trial.place.manifest_dir.rglob("*"):
+        with suppress(OSError):
+            if file.is_file() and shows(file.read_text(encoding="utf-8", errors="replace")):
+                trial.refuse(f"{file} holds a secret of Kafka's settings")
+
+
 def _repairs(trial: _Trial) -> None:
     first = trial.reference(trial.attempt())
     trial.must_succeed(trial.start(first))
     whole = trial.manifest(first)
+    trial.must_be_the_log(whole)
     chosen = max(entry.spark_partition for entry in whole.entries if entry.transaction is not None)
     # what asks for a repair is a transaction lost behind the decision; here the next attempt lends its number
     again = trial.reference(trial.attempt())
@@ -302,6 +460,9 @@ def _repairs(trial: _Trial) -> None:
             trial.refuse(f"it wrote Spark partition {entry.spark_partition}, and only {chosen} is to be repaired")
     if _figures(repaired, chosen) != _figures(whole, chosen):
         trial.refuse(f"what it wrote again of Spark partition {chosen} is not what it wrote before")
+    trial.must_be_the_log(repaired)
+    if found := problems_by_now(trial.session, repaired, _MARGIN_S):
+        trial.refuse(f"the brokers do not confirm what it wrote again: {'; '.join(found[:3])}")
 
 
 def _figures(manifest: Manifest, spark_partition: int) -> list[tuple[object, ...]]:
@@ -321,6 +482,8 @@ CLAUSES = (
     Clause("superseded-ends", _superseded),
     Clause("deadline-is-kept", _deadline),
     Clause("source-fails-prepare-fails", _source_fails),
+    Clause("range-is-kept", _range),
+    Clause(_SECRETS, _secrets),
     Clause("repairs-write-the-same", _repairs),
 )
 
@@ -333,13 +496,23 @@ def _trial(place: Place, prepare: Prepare, clause: str) -> Iterator[_Trial]:
     started: list[Running] = []
     with _topic(settings, topic), connect(settings, place.ledger_url, NAMESPACE) as session:
         store = ManifestStore(str(place.manifest_dir))
-        trial = _Trial(place, prepare, clause, session, settings, topic, load, store, started)
+        trial = _Trial(place, prepare, clause, session, settings, _given(settings), topic, load, store, started)
         try:
             yield trial
         finally:
             for running in started:
                 running.kill()
             _end(trial)
+        trial.clause = _SECRETS
+        _must_show_no_secret(trial)
+
+
+def _given(settings: KafkaSettings) -> KafkaSettings:
+    """With a secret to look for, where there is none: without SASL, nobody asks for a password."""
+    given = {"batch.size": str(_BATCH_BYTES), **settings.texts}
+    if not settings.security_protocol.startswith("SASL") and not any(map(is_secret_name, given)):
+        given["sasl.password"] = f"made-up-{uuid.uuid4().hex}"
+    return KafkaSettings.from_mapping(given)
 
 
 def _end(trial: _Trial) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _POLL_S = 0.05
 _SCHEMA = pa.schema([("key", pa.string()), ("value", pa.string())])
@@ -55,19 +55,31 @@ def _batch(first: int, last: int) -> pa.RecordBatch:
     return pa.record_batch([[key(n) for n in numbers], [value(n) for n in numbers]], schema=_SCHEMA)
 
 
-def arrow(records: int, folder: str, tasks: int) -> pa.RecordBatchReader:
-    """A job of ``engine="arrow"``: one stream, whatever ``tasks`` says."""
-    return pa.RecordBatchReader.from_batches(_SCHEMA, numbered(0, records, folder))
+def arrow(
+    records: int, folder: str, tasks: int, since: int | None = None, until: int | None = None
+) -> Any:
+    """A job of ``engine="arrow"``: one stream, whatever ``tasks`` says.
+
+    :param since: with a range, its first row; None: there is no range.
+    :param until: the row behind its last one; None: this chooses it, and returns it beside the stream.
+    """
+    end = records if until is None else until
+    reader = pa.RecordBatchReader.from_batches(_SCHEMA, numbered(since or 0, end, folder))
+    return (reader, end) if since is not None and until is None else reader
 
 
-def spark(spark: SparkSession, records: int, folder: str, tasks: int) -> DataFrame:
-    """A job of Spark: as many Spark partitions as ``tasks``."""
-    size = -(-records // tasks)
+def spark(
+    spark: SparkSession, records: int, folder: str, tasks: int, since: int | None = None, until: int | None = None
+) -> Any:
+    """A job of Spark: at most as many Spark partitions as ``tasks``. Its range is as :func:`arrow` has it."""
+    begin, end = since or 0, records if until is None else until
+    size = -(-(end - begin) // tasks)
 
     def rows(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for first in batch.column(0).to_pylist():
-                yield from numbered(first, min(first + size, records), folder)
+                yield from numbered(first, min(first + size, end), folder)
 
-    firsts = spark.range(0, records, size, numPartitions=tasks)
-    return firsts.mapInArrow(rows, "key string, value string")
+    firsts = spark.range(begin, end, size, numPartitions=tasks)
+    frame = firsts.mapInArrow(rows, "key string, value string")
+    return (frame, end) if since is not None and until is None else frame
