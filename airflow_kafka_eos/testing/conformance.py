@@ -166,8 +166,13 @@ class _Trial:
         except TimeoutError as e:
             self.refuse(f"{e}", running)
 
-    def until_reached(self, gate: Gate, running: Running) -> None:
-        """Wait until the prepare is half-way; one that has ended before is refused."""
+    def half_way(self, reads: Mapping[str, Any] | None = None) -> tuple[AttemptRef, Gate, Running]:
+        """Have the prepare write a new attempt, up to its gate; one that has ended before is refused.
+
+        :param reads: a cursor's range.
+        """
+        ref, gate = self.reference(self.attempt()), self.gate()
+        running = self.start(ref, gate=gate, reads=reads)
 
         def done() -> bool:
             if gate.reached or not self.has_ended(running):
@@ -175,6 +180,7 @@ class _Trial:
             return gate.reached or self.refuse(f"it ended with {running.wait(0)} before it was half-way", running)
 
         wait_for(f"{self.clause}: handing over the first half of the rows", done, self.place.patience_s)
+        return ref, gate, running
 
     def has_ended(self, running: Running) -> bool:
         try:
@@ -282,9 +288,7 @@ def _manifest_is_true(trial: _Trial) -> None:
 
 
 def _one_claim(trial: _Trial) -> None:
-    ref, gate = trial.reference(trial.attempt()), trial.gate()
-    first = trial.start(ref, gate=gate)
-    trial.until_reached(gate, first)
+    ref, gate, first = trial.half_way()
     second = trial.start(ref)
     trial.must_fail(second, "although another one had claimed the attempt before")
     gate.open()
@@ -293,9 +297,7 @@ def _one_claim(trial: _Trial) -> None:
 
 
 def _killed(trial: _Trial) -> None:
-    ref, gate = trial.reference(trial.attempt()), trial.gate()
-    running = trial.start(ref, gate=gate)
-    trial.until_reached(gate, running)
+    ref, gate, running = trial.half_way()
     running.kill()
     gate.open()
     time.sleep(2)  # for whatever of it was not killed
@@ -306,9 +308,7 @@ def _killed(trial: _Trial) -> None:
 
 
 def _superseded(trial: _Trial) -> None:
-    ref, gate = trial.reference(trial.attempt()), trial.gate()
-    late = trial.start(ref, gate=gate)
-    trial.until_reached(gate, late)
+    ref, gate, late = trial.half_way()
     begun = _begun(trial, ref)
     again = trial.reference(trial.attempt(told=False))  # the note saves work, and what counts is the fence
     ended = _ended(trial, begun)
@@ -389,9 +389,7 @@ def _deadline_passes_half_way(trial: _Trial, deadline_s: float) -> None:
 
 
 def _source_fails(trial: _Trial) -> None:
-    ref, gate = trial.reference(trial.attempt()), trial.gate()
-    running = trial.start(ref, gate=gate)
-    trial.until_reached(gate, running)
+    ref, gate, running = trial.half_way()
     gate.fail()
     trial.must_fail(running, "although its source had failed")
     trial.must_have_no_manifest(ref, "of rows whose source had failed")
@@ -408,9 +406,7 @@ def _range(trial: _Trial) -> None:
     trial.must_succeed(trial.start(ref, reads={"since": 0, "until": middle}))
     trial.complete(ref, up_to=middle)
     trial.load = dataclasses.replace(trial.load, key=f"{trial.load.key}-next")
-    ref, gate = trial.reference(trial.attempt()), trial.gate()
-    running = trial.start(ref, reads={"since": middle, "until": None}, gate=gate)
-    trial.until_reached(gate, running)
+    ref, gate, running = trial.half_way(reads={"since": middle, "until": None})
     if trial.store.until(ref) is None:
         trial.refuse("it has handed rows to its writer, and not noted where its range ends", running)
     gate.open()
@@ -422,9 +418,7 @@ def _range(trial: _Trial) -> None:
 
 def _secrets(trial: _Trial) -> None:
     """Errors are where settings are printed. What was printed is looked at behind every trial."""
-    ref, gate = trial.reference(trial.attempt()), trial.gate()
-    running = trial.start(ref, gate=gate)
-    trial.until_reached(gate, running)
+    _, gate, running = trial.half_way()
     gate.fail()
     trial.must_end(running)
 
