@@ -29,7 +29,7 @@ class Source(Protocol):
         """
 
     def check(self, since: Any, until: Any) -> None:
-        """Whether a range that was chosen before can still be read as a whole; asked before each further attempt.
+        """Whether a range can be read as a whole; asked before each attempt, the first one too, and of ranges by name.
 
         :raises KafkaEosError: it cannot.
         """
@@ -41,7 +41,9 @@ class Cursor:
 
     ::
 
-        newest = Watermark("shop", "SELECT max(id) + 1 FROM orders")
+        newest = Watermark(
+            "shop", "SELECT max(id) + 1 FROM orders WHERE created_at < now() - interval '10 minutes'"
+        )
         ExactlyOnceLoad("load", …, cursor=Cursor(source=newest, first_since=0))
 
     The job gets ``since`` and ``until`` beside its own arguments: the load is what is ``>= since`` and ``< until``. One

@@ -516,6 +516,12 @@ def _not_its_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, r
             "error of the write? It must write each, and pass errors on."
             f"{_again(stream, batch, _others(connection, batch))}"
         )
+        if stream.decided == -1 and _others(connection, batch):
+            remedy += (
+                f" Was this frame added to the query? Then it has nothing of the batches before: say so by "
+                f"`airflow-kafka-eos streams set {name_in_command(batch.load)} --decided N`, N being "
+                f"{batch.number - 1}, and start the query: its rows of batch {batch.number} are written then."
+            )
     return InDoubtError(
         f"{batch} is not the next one: the ledger has those up to {stream.decided} as decided",
         remedy=f"{remedy} Was the query another sink's before? Look which batch is the last one that the topics have, "

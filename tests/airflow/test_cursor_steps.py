@@ -330,6 +330,20 @@ def test_a_range_that_is_gone_meanwhile_is_not_read_by_a_retry(
     assert run("prepare", "k", **given)["records"] == 3
 
 
+def test_what_a_source_cannot_read_is_no_attempts_range(home: Path, topic: Callable[..., str], own_name: str) -> None:
+    """A source of an author's may look in ``check`` alone; pinned, the range would be every retry's."""
+    source = Stepping()
+    source.is_gone = True
+    (home / "of_worker.py").write_text(OF_WORKER)
+    given: dict[str, Any] = {"topics": [topic(1)], "job": str(home / "of_worker.py"), "engine": "arrow"}
+    given["cursor"] = Cursor(source=source, first_since=0)
+    run("begin", "k")
+    assert "deleted before they were read" in refused("prepare", "k", **given)
+    assert [until for _, until in ranges(own_name, "k")] == [None]
+    source.is_gone, source.end = False, 5
+    assert run("prepare", "k", **given)["records"] == 5
+
+
 def test_an_early_run_reads_what_has_come_once_it_is_cleared(
     home: Path, topic: Callable[..., str], own_name: str
 ) -> None:

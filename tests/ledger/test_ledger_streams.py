@@ -329,6 +329,20 @@ def test_a_batch_that_another_frame_has_behind_it_is_not_asked_for_again(ledger:
     assert "--decided N`, N being 1." in refused.value.remedy
 
 
+def test_a_frame_that_is_added_is_told_which_batch_is_before_its_first(ledger: Ledger) -> None:
+    """With the number of the batch that it comes with, its rows of that one would never be written."""
+    added = replace(batch(1), name="added")
+    begin(ledger, batch(0), FUNCTION)
+    decide(ledger, batch(0), 1, FUNCTION)
+    with pytest.raises(InDoubtError, match="is not the next one") as refused:
+        begin(ledger, added, FUNCTION)
+    assert "Was this frame added to the query?" in refused.value.remedy
+    assert "streams set added --namespace team --decided N`, N being 0, and" in refused.value.remedy
+    ledger.set_stream("team", "added", decided=0)
+    begin(ledger, added, FUNCTION)
+    decide(ledger, added, 1, FUNCTION)
+
+
 def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:
     for number in range(2):
         begin(ledger, batch(number))

@@ -45,6 +45,15 @@ OF_READING_ON: tuple[Mutation, ...] = (
     ),
     Mutation(
         _PINNED,
+        "unreadable-range-pinned",
+        "the first attempt's range is one that its source can read, too",
+        "airflow_kafka_eos/protocol/stages/take_range.py",
+        "    source.check(since, until)  # before it is pinned: a range that cannot be read would be every retry's\n",
+        "",
+        (_STEPS + "test_what_a_source_cannot_read_is_no_attempts_range",),
+    ),
+    Mutation(
+        _PINNED,
         "end-replaced",
         "what was recorded first as the end stands",
         _RANGES,

@@ -86,7 +86,9 @@ def take_range(
         return found
     since, until = source.bounds(found.since)
     since = None if since is None else position.checked(since, "the source's since")
-    return session.ledger.pin_range(load, number, since, position.checked(until, "the source's until"))
+    until = position.checked(until, "the source's until")
+    source.check(since, until)  # before it is pinned: a range that cannot be read would be every retry's
+    return session.ledger.pin_range(load, number, since, until)
 
 
 def check_same(session: Session, row: AttemptRow, named: tuple[Any, Any] | None) -> None:
