@@ -101,8 +101,9 @@ class Watermark:
     The job reads what is ``>= since`` and ``< until``, so rows that come later with the largest value are in the next
     range: of a time or a date that no update changes ask for ``max(at)``, of numbers that are given out once for
     ``max(id) + 1``. A row that becomes visible later with a smaller value is in no range: let the query leave out what
-    is still under way, by twice the longest transaction. By a time of change never ask for ``max(updated_at)``, which an update can make smaller: ask for
-    the database's clock some minutes ago, ``SELECT now() - interval '10 minutes'`` (docs/cursors.md).
+    is still under way, by twice the longest transaction. By a time of change never ask for ``max(updated_at)``, which
+    an update can make smaller: ask for the database's clock some minutes ago, ``SELECT now() - interval '10 minutes'``
+    (docs/cursors.md).
 
     :param conn_id: Airflow connection of type postgres, mysql, mariadb or sqlite.
     :param sql: answers one row with one value: a whole number, a date, or a time. No row, or NULL: nothing is there.

@@ -109,6 +109,9 @@ def run_query(spec_text: str, running: Running) -> None:
     began = time.monotonic()
     try:
         frame = streaming_frame(spec, spark)
+        if reads_aborted(frame):
+            say(f"WARNING: the job {spec.job} reads Kafka without kafka.isolation.level=read_committed: what "
+                "others have aborted there is loaded as well, each aborted attempt of a load a whole copy")  # fmt: skip
         running.query = query = start(frame, spec, spark)
         say(f"query {options.name} ({query.id}) has begun: takes what its sources have now, checkpoint "
             f"{options.checkpoint}")  # fmt: skip
@@ -150,6 +153,19 @@ def streaming_frame(spec: StreamSpec, spark: SparkSession) -> DataFrame:
             "use ExactlyOnceLoad",
         )
     return found
+
+
+def reads_aborted(frame: DataFrame) -> bool:
+    """Whether a streaming DataFrame reads Kafka as Spark's source does by default: aborted records, too.
+
+    For a warning only, so no more than a look into Spark's plan: False where that has another shape.
+    """
+    with suppress(Exception):
+        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+        for leaf in (leaves.apply(n) for n in range(leaves.length())):
+            if leaf.sourceName() == "kafka" and leaf.extraOptions().get("kafka.isolation.level") != "read_committed":
+                return True
+    return False
 
 
 def start(frame: DataFrame, spec: StreamSpec, spark: SparkSession) -> Any:
