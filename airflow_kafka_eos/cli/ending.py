@@ -14,10 +14,10 @@ from airflow_kafka_eos.cli.target import (
     add_partition,
     add_session,
     add_transactional_id,
-    id_at,
     id_or_partition,
     needed_id,
     open_session,
+    transaction_at,
 )
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
@@ -33,12 +33,14 @@ from airflow_kafka_eos.cli.terminal import (
 )
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.naming import PooledId, parse
 from airflow_kafka_eos.transaction import TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.hanging import HangingTransaction
     from airflow_kafka_eos.protocol.session import Session
+    from airflow_kafka_eos.transaction import PreparedTransaction
 
 
 def add_to(transactions: Any) -> None:
@@ -123,8 +125,11 @@ def _abort(arguments: argparse.Namespace) -> int:
 
     named = id_or_partition(arguments)
     with open_session(arguments) as session:
-        name = named if isinstance(named, str) else id_at(session.partitions.wire, named, arguments.start_offset)
-        attempt = _attempt(session, name)
+        if isinstance(named, str):
+            name, attempt = named, _attempt(session, named)
+        else:
+            at = transaction_at(session.partitions.wire, named, arguments.start_offset)
+            name, attempt = at.transactional_id, _attempt_at(session, named, at)
         _check_not_decided(session, attempt, name)
         confirm(arguments, f"Abort attempt {attempt.number} of load {attempt.load}, and end all that it has open?")
         check_may_abort(session, attempt.load)
@@ -158,6 +163,28 @@ def _force_terminate(arguments: argparse.Namespace) -> int:
         )
         _show(arguments, session, attempt, ended=() if ended is None else (ended.transactional_id,))
     return OK
+
+
+def _attempt_at(session: Session, tp: TopicPartition, at: PreparedTransaction) -> AttemptRow:
+    """Whose it is that a partition has open; refuses what :func:`_attempt` does.
+
+    :raises UndecidableError: its id is a slot's, and its coordinator shows another one under it: it hangs, and the slot
+        may be another attempt's by now.
+    """
+    attempt = _attempt(session, at.transactional_id)
+    seen = session.coordinator.describe([at.transactional_id]).get(at.transactional_id)
+    is_shown = seen is not None and seen.is_open and seen.state == at.state
+    if isinstance(parse(at.transactional_id), PooledId) and not is_shown:
+        raise UndecidableError(
+            f"what {tp} has open as {at.state} is not what the coordinator shows under this id: it hangs, and the id "
+            f"was given to attempt {attempt.number} of load {attempt.load} since, which need not be its own",
+            remedy=f"Nothing was done. `airflow-kafka-eos transactions hanging --topic {tp.topic}` shows whose it is; "
+            "with --abort it ends what may be ended",
+            load=str(attempt.load),
+            attempt=attempt.number,
+            transactional_id=at.transactional_id,
+        )
+    return attempt
 
 
 def _attempt(session: Session, name: str) -> AttemptRow:

@@ -16,7 +16,7 @@ from airflow_kafka_eos.cli.ledger import add_conn_id, told_where_else_it_may_be,
 from airflow_kafka_eos.cli.terminal import add_output, say, to_stderr
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import LoadIdentity
-from airflow_kafka_eos.transaction import TopicPartition
+from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
 #: Keys of a load name among which one is looked for that may have been meant.
 _KEYS = 1000
@@ -224,8 +224,8 @@ def id_or_partition(arguments: argparse.Namespace) -> str | TopicPartition:
     return name if name is not None else TopicPartition(arguments.topic, arguments.partition)
 
 
-def id_at(wire: Wire, tp: TopicPartition, start_offset: int) -> str:
-    """The transactional id of what is open in a partition from an offset on.
+def transaction_at(wire: Wire, tp: TopicPartition, start_offset: int) -> PreparedTransaction:
+    """What is open in a partition from an offset on, as its leader shows it.
 
     :raises ConfigurationError: nothing is open there, or no coordinator knows whose it is.
     """
@@ -247,4 +247,4 @@ def id_at(wire: Wire, tp: TopicPartition, start_offset: int) -> str:
             remedy=f"Run `airflow-kafka-eos transactions hanging --topic {tp.topic}`, with DESCRIBE on every "
             "transactional id",
         )
-    return name
+    return PreparedTransaction(name, PreparedTxnState(mine.producer_id, mine.producer_epoch))
