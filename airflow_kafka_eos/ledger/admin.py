@@ -12,9 +12,9 @@ from collections.abc import Collection
 from sqlalchemy import Connection, or_, select, update
 
 from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
-from airflow_kafka_eos.ledger import attempts, cursors, decisions, streams
+from airflow_kafka_eos.ledger import attempts, cursors, decisions, slots, streams
 from airflow_kafka_eos.ledger import tables as t
-from airflow_kafka_eos.ledger.queries import UNVERIFIED, ledger_id, lock, now, with_undecided
+from airflow_kafka_eos.ledger.queries import UNVERIFIED, ledger_id, lock, now, slices, with_undecided
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, sha256
@@ -200,7 +200,8 @@ def elsewhere(connection: Connection) -> tuple[list[str], list[str]]:
 def forget_cluster(connection: Connection, cluster_id: str) -> int:
     """Forget which cluster attempts that are not closed were written to, for one that is gone for good.
 
-    And those that hold a slot in doubt: it is looked at there before it is settled.
+    And those that hold a slot in doubt: it is looked at there before it is settled. Other slots that they hold are
+    retired: they were kept for that cluster.
 
     :returns: how many attempts; from here on they are looked for where the connection leads.
     """
@@ -210,10 +211,11 @@ def forget_cluster(connection: Connection, cluster_id: str) -> int:
     repaired = select(repairs.attempt_id).where(repairs.closed_at.is_(None), repairs.state != RepairState.ADOPTED.value)
     doubted = select(t.slots.c.attempt_id).where(t.slots.c.doubt.is_not(None))
     unclosed = or_(of.closed_at.is_(None), of.id.in_(repaired), of.id.in_(doubted))
-    changed = connection.execute(
-        update(t.attempts).where(of.cluster_id == cluster_id, unclosed).values(cluster_id=None)
-    )
-    return changed.rowcount
+    forgotten = list(connection.execute(select(of.id).where(of.cluster_id == cluster_id, unclosed)).scalars())
+    slots.retire_held(connection, forgotten)
+    for some in slices(forgotten, 500):
+        connection.execute(update(t.attempts).where(of.id.in_(some)).values(cluster_id=None))
+    return len(forgotten)
 
 
 def _check_none_given_up_open(connection: Connection) -> None:

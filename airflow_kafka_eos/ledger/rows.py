@@ -167,7 +167,8 @@ class SlotRow:
 
     @property
     def is_retired(self) -> bool:
-        """True once a person has settled a doubt about it: nobody leases it again, and nothing of it is looked at."""
+        """True once a person has settled a doubt about it, or given up its Kafka cluster: nobody leases it again, and
+        nothing of it is looked at."""
         return self.quarantined_until == RETIRED
 
 

@@ -193,6 +193,20 @@ def settle(connection: Connection, namespace: str, name: str, number: int) -> bo
     return connection.execute(update(t.slots).where(doubtful).values(values)).rowcount == 1
 
 
+def retire_held(connection: Connection, attempt_ids: Collection[int]) -> None:
+    """Slots of attempts whose Kafka cluster is gone: nobody leases them again, in any cluster.
+
+    A new cluster begins its producer ids from 0, so the same id may get an identity there that the ledger has as
+    decided (rule: recorded-identity). One in doubt is left to :func:`settle`, which retires it too.
+    """
+    c = t.slots.c
+    for some in slices(sorted(attempt_ids), 500):
+        held = and_(c.attempt_id.in_(some), c.doubt.is_(None))
+        released = func.coalesce(c.released_at, text_of(clock(connection)))
+        values = {"checked_at": None, "released_at": released, "quarantined_until": RETIRED}
+        connection.execute(update(t.slots).where(held).values(values))
+
+
 def check_no_doubt(connection: Connection, load: LoadIdentity) -> None:
     """:raises InDoubtError: a slot of the load's name is in doubt."""
     c = t.slots.c

@@ -217,6 +217,21 @@ def test_a_cluster_that_is_gone_is_forgotten_with_the_repairs_that_it_had(here: 
     assert here.session.ledger.forget_cluster(str(here.session.cluster_id)) == 0
 
 
+def test_a_slot_of_a_cluster_that_is_gone_is_used_in_no_other(here: World, there: Session) -> None:
+    """A new cluster counts its producer ids from 0, and may come to an identity that is decided here."""
+    pooling = {"owner": RUN, "naming": TransactionNaming.POOLING, "deadline_ms": int(time.time() * 1000) + 60_000}
+    begin(here.session, here.load, owner=RUN)
+    assert submit(here.session, here.load, **pooling).slot == 0  # type: ignore[arg-type]
+    ledger = here.session.ledger
+    assert ledger.forget_cluster(str(here.session.cluster_id)) == 1
+    (slot,) = ledger.slots("test", here.load.name)
+    assert slot.is_retired and not slot.is_leased
+    (swept,) = clean(there, {here.load: 1}, by=RUN, quiet_s=0, deadline_s=30)
+    assert swept.error is None and ledger.slots("test", here.load.name) == [slot]
+    begin(there, here.load, owner=RUN)
+    assert submit(there, here.load, **pooling).slot == 1  # type: ignore[arg-type]
+
+
 def test_maintenance_passes_over_what_is_in_another_cluster_and_says_so(
     here: World, there: Session, url: str
 ) -> None:

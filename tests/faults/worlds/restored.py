@@ -89,6 +89,7 @@ class LedgerRestored:
         world.database.put_back()
         decided = dict(zip(there, world.decided(), strict=True))
         world.timeline.log("the ledger is put back", brokers_have=there, it_has=decided)
+        world.grow_on()
         lacking = [query for query in world.queries if there[query.name] > (decided[query.name] or 0)]
         if self._is_refused(lacking):
             self._settle(there)

@@ -125,7 +125,7 @@ class StreamWorld:
             self.stack.callback(self.proxy.close)
         self.driver_url = self.ledger_url if database.server is None else database.url_through(short)
         (self.folder / "source").mkdir()
-        self.written = 0
+        self.written, self._most_files = 0, MOST_FILES
         self.tail = TimedTail(self.kafka.bootstrap_servers, self.topics)
         self.beats: dict[str, float] = {}
         self.supervisor = Supervisor(self._start, self.timeline, self._ended)
@@ -165,7 +165,7 @@ class StreamWorld:
             # as fast as drivers take it, or a little faster: each life is to have work left
             if self.over.wait(self.plan.pause_ms / 1000):
                 return
-            if self.written - self._taken_files() > AHEAD_FILES or self.written >= MOST_FILES:
+            if self.written - self._taken_files() > AHEAD_FILES or self.written >= self._most_files:
                 continue
             number = self.written
             lines = [f"{number}-{row}" for row in range(self.plan.rows)]
@@ -180,6 +180,10 @@ class StreamWorld:
             self.written = number + 1
         self.is_whole.set()
         self.timeline.log("the source is whole", files=self.written)
+
+    def grow_on(self) -> None:
+        """A source that has come to its end gets some more: a query that has no new data asks for no batch."""
+        self._most_files = max(self._most_files, self.written + AHEAD_FILES)
 
     def _taken_files(self) -> int:
         """How many files' worth of rows the slowest query has shown."""
