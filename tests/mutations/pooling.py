@@ -99,11 +99,11 @@ OF_POOLING: tuple[Mutation, ...] = (
     Mutation(
         "look-at-the-slot",
         "settled-with-something-open",
-        "a slot is not settled while something is open under its ids",
+        "a slot is not settled while something is open under its ids, however late the answer comes",
         "airflow_kafka_eos/cli/ids.py",
-        "        check_nothing_open(session, found)\n",
+        "        check_nothing_open(session, found)  # now: the answer may have come an hour later\n",
         "",
-        ("tests/cli/test_ids.py::test_a_slot_is_not_settled_while_something_is_open_under_it",),
+        ("tests/cli/test_ids.py::test_a_slot_is_not_settled_when_something_was_opened_under_it_behind_the_question",),
     ),
     Mutation(
         "look-at-the-slot",
