@@ -259,6 +259,11 @@ STAYS_GIVEN_UP = (
     "It stays as it is, and its key is not loaded again. Once `airflow-kafka-eos cleanup NAME KEY` finds it clean, "
     f"compare the topic with what `airflow-kafka-eos loads show` names: {WRITE}"
 )
+#: What a sweep does to a load that is REPAIRING: whoever repairs is taken for dead.
+REPAIR_THROWN_AWAY = (
+    "It is REPAIRING: commit, or prepare, may be writing again what it has lost. That is thrown away, and has to be "
+    "written once more"
+)
 #: Of loads that are not through.
 UNENDED = tuple(state for state in LoadState if not state.is_ended)
 

@@ -22,7 +22,7 @@ from airflow_kafka_eos.cli.terminal import (
     worst,
 )
 from airflow_kafka_eos.errors import ConfigurationError
-from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.load import REPAIR_THROWN_AWAY, LoadIdentity, LoadState
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -134,6 +134,8 @@ def _question(arguments: argparse.Namespace, session: Session, loads: dict[LoadI
     newest = session.ledger.attempt(load, number)
     alive = newest is not None and newest.is_undecided
     warning = " It is undecided, and a run may be working on it. It cannot be committed afterwards." if alive else ""
+    if session.ledger.state(load) is LoadState.REPAIRING:
+        warning = f" {REPAIR_THROWN_AWAY}."
     return f"Sweep load {load} up to attempt {number}?{warning}"
 
 

@@ -86,6 +86,7 @@ def _settle(arguments: argparse.Namespace) -> int:
             arguments,
             f"Slot {arguments.slot} of {arguments.name} showed: {found.doubt}. Nothing is open. Was it looked at?",
         )
+        check_nothing_open(session, found)  # now: the answer may have come an hour later
         ledger.settle_slot(arguments.namespace, arguments.name, arguments.slot)
     print(f"slot {arguments.slot} of {arguments.name} is settled, and never used again: the next load takes another")
     return OK

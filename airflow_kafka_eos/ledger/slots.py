@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, insert
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
-from airflow_kafka_eos.ledger.queries import ids_of, slices
+from airflow_kafka_eos.ledger.queries import ids_of, must_lock, slices
 from airflow_kafka_eos.ledger.rows import RETIRED, AttemptRow, SlotRow, read_row
 from airflow_kafka_eos.ledger.tables import for_reason
 from airflow_kafka_eos.load import END_BY_HAND, LoadIdentity, Verdict
@@ -136,12 +136,17 @@ def _is_of_other_cluster(cluster_id: str | None) -> ColumnElement[bool]:
     return select(of.id).where(of.id == t.slots.c.attempt_id, of.cluster_id != cluster_id).exists()
 
 
-def note_checked(connection: Connection, holder: AttemptRow) -> None:
-    """Its ids show nothing that the ledger does not know: from here on what opens there is its holder's."""
-    c, of = t.slots.c, t.attempts.c
-    ours = and_(_is(holder.load.namespace, holder.load.name), c.number == holder.slot, c.released_at.is_(None))
-    holds = select(of.id).where(of.id == c.attempt_id, of.number == holder.number).exists()
-    connection.execute(update(t.slots).where(ours, holds).values(checked_at=text_of(clock(connection))))
+def note_checked(connection: Connection, holder: AttemptRow) -> bool:
+    """Its ids show nothing that the ledger does not know: from here on what opens there is its holder's.
+
+    :returns: False where it holds the slot no more: that was given back, and may be another's. It must not write.
+    """
+    c = t.slots.c
+    # whoever gives it back holds that lock too, and goes by whether this is noted
+    locked = must_lock(connection, holder.load)
+    held = and_(c.attempt_id == locked.attempt_id(holder.number), c.released_at.is_(None))
+    noted = update(t.slots).where(held).values(checked_at=text_of(clock(connection)))
+    return connection.execute(noted).rowcount == 1
 
 
 def release(connection: Connection, attempt_id: int, *, quarantine: bool) -> None:

@@ -21,7 +21,7 @@ from airflow_kafka_eos.ledger.rows import (
     TransactionRow,
     reason_of_load,
 )
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import REPAIR_THROWN_AWAY, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of
 from airflow_kafka_eos.protocol.guards.id_caps import IdsReport, NameIds
@@ -453,7 +453,7 @@ def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = Non
     if row.state.is_unverified:
         found.append(Action(ActionName.RECOVER, "Recover"))
     if attempts:
-        found.append(_cleanup(attempts, outlook))
+        found.append(_cleanup(row, attempts, outlook))
     if row.state.is_unverified:
         warning = (
             "It is decided to be committed. Readers keep what is committed of it, the rest is never completed, and "
@@ -464,7 +464,9 @@ def actions(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook = Non
     return found
 
 
-def _cleanup(attempts: Sequence[AttemptRow], outlook: Outlook) -> Action:
+def _cleanup(row: LoadRow, attempts: Sequence[AttemptRow], outlook: Outlook) -> Action:
+    if row.state is LoadState.REPAIRING:
+        return Action(ActionName.CLEANUP, "Clean up", f"{REPAIR_THROWN_AWAY}.", wants_name=True)
     newest = attempts[-1]
     if newest.is_undecided:
         work = "a run may be working on it." if outlook is None else outlook[1]

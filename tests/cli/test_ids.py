@@ -14,6 +14,7 @@ import pytest
 from airflow_kafka_eos.errors import InDoubtError
 from airflow_kafka_eos.load import LoadIdentity
 from tests.cli.conftest import Command
+from tests.cli.test_transactions import Terminal
 from tests.kafka_tools import Shell
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import World
@@ -102,3 +103,24 @@ def test_a_slot_is_not_settled_while_something_is_open_under_it(
     assert command(*shlex.split(settle)[1:], "--yes", *at).code == 0
     following.load_all(["x"])
     assert (pooled.open_ids(), pooled.visible()) == ([], ["x"])
+
+
+def test_a_slot_is_not_settled_when_something_was_opened_under_it_behind_the_question(
+    pooled: PooledWorld, command: Command, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked, somebody looks for an hour."""
+    killed = pooled.of("killed")
+    name = killed.task_id(killed.driver())
+    killed.clean()
+    pooled.session.ledger.put_slot_in_doubt("airflow", pooled.load.name, 0, "committed as 7:8")
+
+    def late() -> str:
+        killed.write_arrow(name, ["late"])
+        return "y\n"
+
+    terminal = Terminal()
+    monkeypatch.setattr(terminal, "readline", late)
+    monkeypatch.setattr("sys.stdin", terminal)
+    answer = command("ids", "settle", pooled.load.name, "0", *at)
+    assert answer.code == 1 and "Nothing is open. Was it looked at? [y/N]" in answer.err and str(name) in answer.err
+    assert (pooled.open_ids(), pooled.slot().doubt) == ([str(name)], "committed as 7:8")

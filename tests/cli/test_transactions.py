@@ -14,13 +14,14 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_eos.kafka.admin.inspect import topic_seen
 from airflow_kafka_eos.kafka.admin.open_producers import open_producers, write_marker
-from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.ledger.rows import RepairState
+from airflow_kafka_eos.load import REPAIR_THROWN_AWAY, LoadState, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.stages.begin import reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
+from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition
 from tests.cli.conftest import Answer, Command
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.world import World, foreign_transaction
@@ -386,3 +387,19 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     answer = command(*hanging, "--output", "json")
     assert (json.loads(answer.out), world.topic in answer.err) == ([], True)
     refused(command(*hanging, "--namespace", "elsewhere"), 2, "knows no existing topic of namespace elsewhere")
+
+
+def test_cleanup_of_a_load_that_is_repaired_asks_with_what_that_throws_away(
+    world: World, command: Command, at: Cluster
+) -> None:
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    world.session.coordinator.end(one(manifest), Verdict.ABORT)  # lost
+    ledger, name = world.session.ledger, one(manifest).transactional_id
+    ledger.record_outcomes(world.load, 1, {name: Outcome.LOST})
+    assert ledger.open_repair(world.load, 1, name, opened_by="a run of prepare") is not None
+    cleanup = ("cleanup", world.load.name, world.load.key)
+    refused(command(*cleanup, *at), 2, REPAIR_THROWN_AWAY, "--yes")
+    assert [r.state for r in ledger.repairs(world.load)] == [RepairState.OPEN]
+    assert command(*cleanup, "--yes", *at).code == 1
+    assert [r.state for r in ledger.repairs(world.load)] == [RepairState.UNDECIDABLE]

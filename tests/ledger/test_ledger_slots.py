@@ -5,21 +5,25 @@ Rule: verified-end-before-reuse.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import Connection
 
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.ledger import AttemptRow, Ledger
+from airflow_kafka_eos.ledger.attempts import record_swept
+from airflow_kafka_eos.ledger.queries import must_lock
 from airflow_kafka_eos.ledger.rows import SlotRow
 from airflow_kafka_eos.ledger.slots import LONGEST_REQUEST_DELAY
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.transaction import MAX_PRODUCER_EPOCH, Outcome, PreparedTransaction, PreparedTxnState
 from tests.ledger.ledger_support import LOAD, OTHER, manifest, sql
-from tests.ledger.test_ledger_races import race
+from tests.ledger.test_ledger_races import WAIT, race
 
 POOLING = TransactionNaming.POOLING
 HOUR_MS = 3_600_000
@@ -307,8 +311,6 @@ def test_a_slot_that_was_settled_is_never_leased_again_whoever_held_it(ledger: L
 def test_a_slot_is_unchecked_with_every_lease(ledger: Ledger) -> None:
     row = submit(ledger)
     assert slot_of(ledger).checked_at is None
-    ledger.note_slot_checked(replace(row, number=2))
-    assert slot_of(ledger).checked_at is None, "another attempt's look does not count"
     ledger.note_slot_checked(row)
     assert slot_of(ledger).checked_at is not None
     document = pooled_manifest(ledger, row)
@@ -317,6 +319,38 @@ def test_a_slot_is_unchecked_with_every_lease(ledger: Ledger) -> None:
     assert slot_of(ledger).checked_at is not None
     assert submit(ledger, OTHER).slot == 0
     assert slot_of(ledger).checked_at is None
+
+
+def test_a_look_counts_for_who_holds_the_slot_alone(ledger: Ledger) -> None:
+    """Loads of one name share their slots, and each has an attempt 1."""
+    late = submit(ledger)
+    fail(ledger, late)
+    assert (ledger.note_slot_checked(late), slot_of(ledger).checked_at) == (False, None)
+    holder = submit(ledger, OTHER)
+    assert (holder.slot, holder.number) == (late.slot, late.number)
+    assert (ledger.note_slot_checked(late), slot_of(ledger).checked_at) == (False, None)
+    again = [ledger.note_slot_checked(holder) for _ in range(2)]  # the answer to COMMIT was lost
+    assert again == [True, True] and slot_of(ledger).checked_at is not None
+
+
+def test_a_look_is_noted_before_its_slot_is_given_back_or_counts_for_nothing(ledger: Ledger) -> None:
+    """Else it could be given back without a quarantine to somebody else, while its holder begins to write."""
+    row = submit(ledger)
+    ledger.make_undecidable(LOAD, up_to=1, decided_by="c", reason="x")
+    noted: list[bool] = []
+    noting = threading.Thread(target=lambda: noted.append(ledger.note_slot_checked(row)))
+
+    def give_back(connection: Connection) -> None:
+        must_lock(connection, LOAD)
+        noting.start()
+        noting.join(0.5)
+        assert noting.is_alive(), "it waits for the load's row"
+        record_swept(connection, LOAD, 1)
+
+    ledger.database.write(give_back)
+    noting.join(WAIT)
+    assert noted == [False]
+    assert (slot_of(ledger).is_leased, slot_of(ledger).quarantined_until) == (False, None)
 
 
 def test_two_leases_never_share_a_slot(ledger: Ledger) -> None:

@@ -99,11 +99,11 @@ OF_POOLING: tuple[Mutation, ...] = (
     Mutation(
         "look-at-the-slot",
         "settled-with-something-open",
-        "a slot is not settled while something is open under its ids",
+        "a slot is not settled while something is open under its ids, however late the answer comes",
         "airflow_kafka_eos/cli/ids.py",
-        "        check_nothing_open(session, found)\n",
+        "        check_nothing_open(session, found)  # now: the answer may have come an hour later\n",
         "",
-        ("tests/cli/test_ids.py::test_a_slot_is_not_settled_while_something_is_open_under_it",),
+        ("tests/cli/test_ids.py::test_a_slot_is_not_settled_when_something_was_opened_under_it_behind_the_question",),
     ),
     Mutation(
         "look-at-the-slot",
@@ -158,6 +158,46 @@ OF_POOLING: tuple[Mutation, ...] = (
         "    if row.verdict is None:\n        check_slot(session, row)\n",
         "",
         ("tests/protocol/test_pooling.py::test_a_zombie_that_outlives_its_quarantine_is_found_and_said",),
+    ),
+    Mutation(
+        "look-at-the-slot",
+        "slot-lost-meanwhile",
+        "nor does an attempt write that has lost its slot before it had looked",
+        _PROTOCOL + "guards/slots.py",
+        "        if not session.ledger.note_slot_checked(row):\n",
+        "        session.ledger.note_slot_checked(row)\n        if False:\n",
+        ("tests/protocol/test_pooling.py::"
+         "test_a_slot_that_was_given_back_between_lease_and_look_is_not_written_under[leased]",),
+    ),
+    Mutation(
+        "look-at-the-slot",
+        "next-holder-in-doubt",
+        "what the slot's next holder has open puts nothing in doubt",
+        _PROTOCOL + "guards/slots.py",
+        "    if not _is_held(session, row, row.slot):\n",
+        "    if False:\n",
+        ("tests/protocol/test_pooling.py::"
+         "test_a_slot_that_was_given_back_between_lease_and_look_is_not_written_under[written]",),
+    ),
+    Mutation(
+        "look-at-the-slot",
+        "another-loads-look",
+        "a look counts for who holds the slot, not for another load's attempt of the same number",
+        _SLOTS,
+        "c.attempt_id == locked.attempt_id(holder.number), c.released_at",
+        "c.number == holder.slot, c.released_at",
+        (_TESTS + "test_a_look_counts_for_who_holds_the_slot_alone",),
+    ),
+    Mutation(
+        "look-at-the-slot",
+        "noted-as-it-is-given-back",
+        "a look is noted before its slot is given back, or not at all",
+        _SLOTS,
+        "    locked = must_lock(connection, holder.load)\n"
+        "    held = and_(c.attempt_id == locked.attempt_id(holder.number), c.released_at.is_(None))\n",
+        "    of = select(t.attempts.c.id).join(t.loads).where(t.loads.c.load_key == holder.load.key)\n"
+        "    held = and_(c.attempt_id.in_(of), c.released_at.is_(None))\n",
+        (_TESTS + "test_a_look_is_noted_before_its_slot_is_given_back_or_counts_for_nothing",),
     ),
     Mutation(
         "look-at-the-slot",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
-from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.load import REPAIR_THROWN_AWAY, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.operators.base import dag_and_run_of, dag_of, group_of, group_of_task, run_of
 from airflow_kafka_eos.plugin import views
 from airflow_kafka_eos.plugin.dags import Access, dags_of, load_named_by
@@ -83,6 +83,9 @@ def test_what_takes_something_from_somebody_is_confirmed_by_name() -> None:
     undecided = views.actions(row(LoadState.PREPARED, 2), [attempt(1, Verdict.ABORT), attempt(2)])
     assert names(undecided) == [("cleanup", True)]
     assert "Attempt 2 is undecided" in undecided[0].warning
+    repairing = views.actions(row(LoadState.REPAIRING), [attempt(verdict=Verdict.COMMIT)])
+    assert names(repairing) == [("recover", False), ("cleanup", True), ("give-up", True)]
+    assert REPAIR_THROWN_AWAY in repairing[1].warning
     lost = views.actions(row(LoadState.IN_DOUBT), [attempt(verdict=Verdict.COMMIT)])
     assert names(lost) == [("recover", False), ("cleanup", False), ("give-up", True)]
     assert lost[2].wants_reason

@@ -20,6 +20,7 @@ from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.naming import PooledId, TransactionalId
 from airflow_kafka_eos.protocol.cleanup.sweep import sweep
+from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session, connect
 from airflow_kafka_eos.protocol.stages.begin import begin, record_prepared, reference, submit
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
@@ -355,6 +356,33 @@ def test_what_is_open_under_a_slot_that_was_not_looked_at_yet_is_not_swept(
     world.write_arrow(PooledId.parse(name), ["whose?"])  # type: ignore[arg-type]
     sweep(world.session, row.load, up_to=99, by=RUN)
     assert world.open_ids() == [name]
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["leased", "written"])
+def test_a_slot_that_was_given_back_between_lease_and_look_is_not_written_under(
+    world: PooledWorld, writes: bool
+) -> None:
+    """A sweep of older attempts takes its time between the two, and somebody cleans up meanwhile."""
+    slow, holder = world.of("slow"), world.of("holder")
+    begin(world.session, slow.load, owner=RUN)
+    row = world.session.ledger.submit(
+        slow.load, owner=RUN, naming=TransactionNaming.POOLING, deadline_ms=10**13
+    )
+    slow.clean()
+    ref = holder.driver()
+    assert (row.slot, row.number) == (ref.slot, ref.attempt) == (0, 1)
+    entries = [holder.task(ref, ["theirs"])] if writes else []
+    with pytest.raises(UndecidableError, match=f"slot 0 was given back .*: it was aborted by {RUN} at") as refused:
+        check_slot(world.session, row)
+    assert (refused.value.load, refused.value.attempt) == (str(slow.load), 1)
+    slot = world.slot()
+    assert (slot.holder, slot.is_leased, slot.doubt) == (holder.load, True, None)
+    manifest = holder.manifest(ref, entries or [holder.task(ref, ["theirs"])])
+    record_prepared(world.session, manifest, writers_left=False)
+    holder.decide(manifest)
+    holder.commit()
+    slow.load_all(["then"])
+    assert (world.open_ids(), world.visible()) == ([], ["theirs", "then"])
 
 
 def test_an_open_id_is_never_initialised_by_a_task(world: PooledWorld) -> None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
-from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, OtherClusterError
+from airflow_kafka_eos.errors import InDoubtError, NotFinishedError, OtherClusterError, UndecidableError
 from airflow_kafka_eos.kafka.admin.list_permissions import describe_listed
 from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
 from airflow_kafka_eos.ledger.slots import in_doubt_remedy, last_request
@@ -49,6 +49,7 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> di
     :returns: those that a coordinator knows, each at rest.
     :raises InDoubtError: the broker knows of something that the ledger does not. The slot is put in doubt, and with it
         the load's name: nothing is written until a person has looked.
+    :raises UndecidableError: the slot was given back meanwhile, for the attempt is over: another one may have it.
     :raises NotFinishedError: the brokers do not finish what was ended long since.
     """
     if row.slot is None:
@@ -57,8 +58,12 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> di
     decided = decided_of(session, described.values())
     found = unaccounted(described.values(), decided) + gone(_committed_before(session, row), described)
     if not found:
-        session.ledger.note_slot_checked(row)
+        if not session.ledger.note_slot_checked(row):
+            raise _given_back(session, row)
         return described
+    # asked behind the Describe: what the slot's next holder has there is in no doubt
+    if not _is_held(session, row, row.slot):
+        raise _given_back(session, row)
     reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     session.ledger.put_slot_in_doubt(row.load.namespace, row.load.name, row.slot, reason)
     raise InDoubtError(
@@ -68,6 +73,26 @@ def check_slot(session: Session, row: AttemptRow, *, poll_s: float = 0.02) -> di
         load=str(row.load),
         attempt=row.number,
         transactional_id=found[0].partition(" ")[0],
+    )
+
+
+def _is_held(session: Session, row: AttemptRow, number: int) -> bool:
+    """Whether the slot is still that of the attempt: once given back, it never is again."""
+    slot = session.ledger.slot(row.load.namespace, row.load.name, number)
+    return slot is not None and slot.is_leased and (slot.holder, slot.attempt) == (row.load, row.number)
+
+
+def _given_back(session: Session, row: AttemptRow) -> UndecidableError:
+    """Final: a retry would be refused as well, or stop the attempt that has superseded this one."""
+    now, by = session.ledger.attempt(row.load, row.number), ""
+    if now is not None and now.verdict is not None:
+        by = f": it was aborted by {now.decided_by} at {now.decided_at}: {now.reason}"
+    return UndecidableError(
+        f"slot {row.slot} was given back before the attempt had looked at its ids{by}",
+        remedy="Nothing was written. If another run loads the same key, let it go on. Else clear begin, or prepare "
+        "together with its setup: begin opens a new attempt. A query does so when it is started again",
+        load=str(row.load),
+        attempt=row.number,
     )
 
 

@@ -77,6 +77,7 @@ def begin_batch(
     :raises OtherCheckpointError, SupersededError, InDoubtError: see :mod:`airflow_kafka_eos.ledger.streams`; nothing
         was written.
     :raises InDoubtError: brokers know more of it than the ledger; or what was decided needs a person.
+    :raises UndecidableError: it was aborted at this very moment: its slot was given back.
     """
     load, by = batch.load, run.owner
     # each time, before anything is ended: a driver that hung for an hour has a successor

@@ -109,6 +109,7 @@ def submit(
         where one was submitted there at this very moment: then ours supersedes it, and is not written either).
     :raises InDoubtError: the broker knows of something under the slot's ids that the ledger does not, or shows a commit
         of what would be superseded.
+    :raises UndecidableError: it was aborted before, or at this very moment: its slot was given back.
     """
     _check_cluster_unless_committed(session, load)
     state = session.ledger.state(load)
