@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import Duration, a_day_or_more, check_bool, check_text, check_texts, duration
 from airflow_kafka_eos.config import optional, setting
-from airflow_kafka_eos.errors import AccessError, KafkaEosError, TransientError
+from airflow_kafka_eos.errors import KafkaEosError, TransientError
 from airflow_kafka_eos.hooks import KafkaEosHook, Resolved
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.naming import counted
@@ -62,7 +62,8 @@ class SweepLeftoversOperator(BaseOperator):
     Per namespace: undecided attempts without a sign of life, and those that wait for a paused DAG, are made
     undecidable and what they have open is ended; decided loads are rolled forward; what hangs of aborted ones is
     ended. Attempts and repairs at work or of another Kafka cluster, loads in doubt and transactions of others are left
-    alone. Then it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
+    alone. What hangs is looked for last, for a partition whose leader is away keeps nothing else from being found. Then
+    it measures, and sends the numbers to Airflow's Stats. Running it twice, or beside runs, is safe.
 
     Where an argument is None, Airflow's section ``[kafka_eos]`` says it, as it does for the loads: in another ledger
     than theirs all that they have open would be a stranger's. Connections and ``quiet_period`` are those of
@@ -172,6 +173,7 @@ class SweepLeftoversOperator(BaseOperator):
         try:
             with resolved.session(namespace) as session:
                 self._sweep(session, by, found, passing, is_stopped)
+                self._end_hanging(session, found, passing)
                 self._measure(session, found)
                 self._prune(session, found)
         except TransientError as e:
@@ -217,7 +219,6 @@ class SweepLeftoversOperator(BaseOperator):
                 passing.append(str(one.error))
             elif one.error is not None:
                 problems.append(str(one.error))
-        self._end_hanging(session, found)
         told = {s.load for s in swept if s.error is not None}
         in_doubt |= _in_doubt(session)
         found["in_doubt"] = sorted(map(str, in_doubt))
@@ -247,16 +248,21 @@ class SweepLeftoversOperator(BaseOperator):
             self.log.warning("THIS MAY NOT BE ALL: %s", text)
         count(session.namespace, "swept_transactions", sum(len(s.aborted) for s in swept))
 
-    def _end_hanging(self, session: Session, found: dict[str, Any]) -> None:
-        """What a broker forgot to end while no cleanup looked; young ones may still be ended by their coordinators."""
-        from airflow_kafka_eos.protocol.hanging import end_ours, of_the_ledger
+    def _end_hanging(self, session: Session, found: dict[str, Any], passing: list[str]) -> None:
+        """What a broker forgot to end while no cleanup looked; young ones may still be ended by their coordinators.
 
+        Leaders are asked, and each of them may be away: behind all else that is found, and before it is counted.
+        """
+        from airflow_kafka_eos.protocol.hanging import HangingTransaction, end_ours, of_the_ledger
+
+        ended: list[HangingTransaction] = []
         try:
-            ended = end_ours(session, of_the_ledger(session), longer_than_ms=None)
-        except AccessError as e:
+            end_ours(session, of_the_ledger(session), longer_than_ms=None, ended=ended)
+        except TransientError as e:
+            passing.append(f"what hangs in namespace {session.namespace}: {e}")
+        except KafkaEosError as e:
             found["problems"].append(str(e))
-        else:
-            found["hanging"] = [f"{one.transactional_id}: {one}" for one in ended]
+        found["hanging"] = [f"{one.transactional_id}: {one}" for one in ended]
 
     def _measure(self, session: Session, found: dict[str, Any]) -> None:
         from airflow_kafka_eos.protocol.metrics import measure

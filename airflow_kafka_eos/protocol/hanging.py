@@ -1,6 +1,6 @@
 """Hanging transactions: whose they are, whether that is proven, and ending those that are ours (KIP-664, KIP-890).
 
-Rules: only-our-ids, hanging-is-proven.
+Rules: only-our-ids, hanging-is-proven, unknown-commit-stops.
 
 Found by producer state: a partition's leader has a transaction open that its coordinator does not know, or knows as
 ended. Nothing but a marker, written past the coordinator, ends it: here an abort marker; what is decided is
@@ -18,7 +18,6 @@ import logging
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
@@ -26,6 +25,7 @@ from typing import assert_never
 from airflow_kafka_eos.errors import (
     AccessError,
     ConfigurationError,
+    InDoubtError,
     KafkaEosError,
     NotFinishedError,
     UndecidableError,
@@ -41,9 +41,10 @@ from airflow_kafka_eos.kafka.admin.open_producers import (
 from airflow_kafka_eos.kafka.admin.preflight import MAX_TIMEOUT
 from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
-from airflow_kafka_eos.naming import parse
+from airflow_kafka_eos.naming import PooledId, parse
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch, is_finished, listed_open
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_committed
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
@@ -355,18 +356,24 @@ def end_ours(
     *,
     up_to: int = 0,
     longer_than_ms: int | None = 0,
+    ended: list[HangingTransaction] | None = None,
 ) -> list[HangingTransaction]:
     """End what hangs in these partitions, is ours, and is part of no decision; what was ended.
 
     What is gone meanwhile is no error. A load that was given up is left to a person (`transactions hanging --abort`).
+    One that may not be ended, or is not seen to end, keeps no other from being ended.
 
     :param partitions: those that are not there any more count for nothing.
     :param load: only what attempts of this load with number ``up_to`` or below have left; None: all of the namespace.
     :param longer_than_ms: see :func:`find`.
+    :param ended: to be filled, so that what was ended outlives an error; None: a new list.
     :raises AccessError: READ on a topic or ALTER on the Cluster is missing: says who has to do what.
+    :raises InDoubtError: see :func:`abort`; the first of those that were refused, once the others are ended.
+    :raises NotFinishedError: the same.
     """
     there = still_there(session, partitions)
-    ended = []
+    ended = [] if ended is None else ended
+    refused: KafkaEosError | None = None
     for one in _search(session, there, longer_than_ms, nameless=False) if there else ():
         attempt, name = one.attempt, one.transactional_id
         if one.whose is not Whose.OURS or attempt is None or name is None:
@@ -376,9 +383,18 @@ def end_ours(
         is_decided = session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state))
         if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:
             continue
-        with suppress(UndecidableError):  # it was ended meanwhile
+        try:
             abort(session, one)
-            ended.append(one)
+        except UndecidableError:
+            continue  # it was ended meanwhile
+        except (InDoubtError, NotFinishedError) as e:
+            log.warning("the hanging transaction %s is left: %s", one, e.message)
+            refused = refused or e
+            continue
+        log.info("the hanging transaction %s of %s is ended", one, name)
+        ended.append(one)
+    if refused is not None:
+        raise refused  # after what could be ended is ended
     return ended
 
 
@@ -392,35 +408,47 @@ def end_hanging_in(partitions: Iterable[TopicPartition], *more: str) -> str:
 def still_there(session: Session, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Of these partitions those that exist: a topic may have been deleted."""
     wanted = set(partitions)
-    return sorted(wanted.intersection(_partitions_of(session, {p.topic for p in wanted})))
+    return sorted(wanted.intersection(_leaders_of(session, {p.topic for p in wanted})))
 
 
 def of_the_ledger(session: Session) -> list[TopicPartition]:
     """All partitions of the topics that loads of the namespace were prepared for, and that are still there.
 
+    One without a leader is left out, and named in a warning: nobody can say what it has open, and for that the others
+    need not wait.
+
     :raises AccessError: DESCRIBE on one of them is missing.
     """
-    return _partitions_of(session, session.ledger.topics(session.namespace))
+    leaders = _leaders_of(session, session.ledger.topics(session.namespace))
+    away = [str(partition) for partition, leader in leaders.items() if leader < 0]
+    if away:
+        log.warning("not looked at, for there is no leader: %s", ", ".join(away))
+    return [partition for partition, leader in leaders.items() if leader >= 0]
 
 
-def _partitions_of(session: Session, topics: Iterable[str]) -> list[TopicPartition]:
-    """Of those that are there; one request for all topics."""
-    return [
-        TopicPartition(topic, p.partition)
+def _leaders_of(session: Session, topics: Iterable[str]) -> dict[TopicPartition, int]:
+    """Each partition's leader, -1 where there is none, of the topics that are there; one request for all."""
+    return {
+        TopicPartition(topic, p.partition): p.leader
         for topic, seen in sorted(topics_seen(session.partitions.wire, topics).items())
         if seen is not None
         for p in seen.partitions
-    ]
+    }
 
 
 def abort(session: Session, hanging: HangingTransaction) -> None:
     """End one that is ours by an abort marker, and see that it is gone.
 
-    It is looked for once more right before: what has been ended or begun since then is not touched.
+    It is looked for once more right before: what has been ended or begun since then is not touched. A pooled id is its
+    slot's holder's, and of a ledger that was restored that is not whose it is: it may be a part of what is decided, and
+    visible in other partitions. So brokers are asked last (rule: unknown-commit-stops).
 
     :raises ConfigurationError: it is foreign (rule: only-our-ids).
     :raises UndecidableError: it is undecided, decided, or not hanging (any more).
-    :raises NotFinishedError: the leader still shows it after half a minute.
+    :raises InDoubtError: its id is pooled, and brokers show a commit under the load's name that the ledger has not
+        decided. Nothing is written.
+    :raises NotFinishedError: the leader still shows it after half a minute; or its id is pooled, and a coordinator that
+        is moving or away may hide such a commit.
     :raises AccessError: ALTER on the Cluster is missing.
     """
     check_abortable(hanging)
@@ -432,6 +460,9 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
             f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
         )
     check_abortable(now)
+    name = now.transactional_id
+    if now.attempt is not None and name is not None and PooledId.parse(name) is not None:
+        check_not_committed(session, now.attempt.load, PreparedTransaction(name, now.producer.state))
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)
     try:

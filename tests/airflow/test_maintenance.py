@@ -83,6 +83,12 @@ def two_days_ago(home: Path, load: LoadIdentity) -> None:
         assert changed.rowcount == 1
 
 
+def closed_two_days_ago(home: Path) -> None:
+    then = (datetime.now(UTC) - TWO_DAYS).isoformat(timespec="microseconds")
+    with sqlite3.connect(home / "kafka_eos_ledger.db") as db:
+        db.execute("UPDATE kafka_eos_attempts SET closed_at = ?", (then,))
+
+
 def state(world: World) -> LoadState:
     row = world.session.ledger.load(world.load)
     assert row is not None
@@ -125,15 +131,15 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
     world = left("hanging")
     name = world.prepare(["never"]).transactions[0].transactional_id
     producer = OpenProducer(TopicPartition(world.topic, 0), 7, 0, 0, 0, 0)
-    ended = HangingTransaction(producer, name, "its coordinator shows CompleteAbort", 0, Whose.OURS)
+    hangs = HangingTransaction(producer, name, "its coordinator shows CompleteAbort", 0, Whose.OURS)
     asked: list[Any] = []
 
-    def end(session: Any, partitions: Any, *, longer_than_ms: Any) -> list[Any]:
+    def end(session: Any, partitions: Any, *, longer_than_ms: Any, ended: list[Any]) -> None:
         asked.append((sorted(partitions), longer_than_ms))
-        return [ended]
+        ended.append(hangs)
 
     monkeypatch.setattr(hanging, "end_ours", end)
-    assert found_by(world.load.namespace)["hanging"] == [f"{name}: {ended}"]
+    assert found_by(world.load.namespace)["hanging"] == [f"{name}: {hangs}"]
     assert asked == [([TopicPartition(world.topic, 0), TopicPartition(world.topic, 1)], None)]
 
     def refused(*_: Any, **__: Any) -> None:
@@ -142,6 +148,36 @@ def test_what_hangs_in_the_ledgers_topics_is_ended_once_no_coordinator_can_and_n
     monkeypatch.setattr(hanging, "end_ours", refused)
     found = found_by(world.load.namespace, fail_on_problems=False)
     assert (found["hanging"], found["problems"]) == ([], ["the broker refused ALTER on Cluster."])
+    assert found["numbers"]["problems"] == 1
+
+
+def test_a_leader_that_is_away_keeps_nothing_else_from_being_found(
+    home: Path, left: Callable[[str], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+    from airflow_kafka_eos.errors import BrokerUnavailableError
+    from airflow_kafka_eos.protocol import hanging
+
+    world = left("old")
+    world.load_all(["a"])
+    closed_two_days_ago(home)
+    namespace = world.load.namespace
+    forgotten = str(TransactionalId(LoadIdentity(namespace, "lost", "1"), world.session.ledger.ledger_id, 1, 0, 0))
+    producer = foreign_transaction(world, forgotten)
+
+    def away(*_: Any, **__: Any) -> None:
+        raise BrokerUnavailableError("no leader for orders-3")
+
+    monkeypatch.setattr(hanging, "end_ours", away)
+    operator, ti, context = sweep(namespace, prune_after=timedelta(days=1), fail_on_problems=False)
+    with pytest.raises(AirflowException, match="no leader for orders-3") as caught:
+        operator.execute(context)
+    assert not isinstance(caught.value, AirflowFailException), "it is tried again"
+    found = ti.pushed["return_value"][namespace]
+    assert (found["unknown"], found["pruned"]) == ([forgotten], 1)
+    assert (found["numbers"]["problems"], found["numbers"]["undecided_attempts"]) == (1, 0)
+    producer.abort_transaction(30)
 
 
 def test_what_is_of_another_cluster_is_passed_over_and_named_once_it_is_abandoned(
@@ -331,9 +367,7 @@ def test_what_would_sweep_the_living_is_refused_at_parse(wrong: dict[str, Any], 
 def test_it_forgets_transactions_only_where_it_is_asked_to(home: Path, left: Callable[[str], World]) -> None:
     world = left("old")
     world.load_all(["a"])
-    then = (datetime.now(UTC) - TWO_DAYS).isoformat(timespec="microseconds")
-    with sqlite3.connect(home / "kafka_eos_ledger.db") as db:
-        db.execute("UPDATE kafka_eos_attempts SET closed_at = ?", (then,))
+    closed_two_days_ago(home)
     namespace = world.load.namespace
     for arguments in ({}, {"prune_after": timedelta(days=3)}):
         assert found_by(namespace, **arguments)["pruned"] == 0

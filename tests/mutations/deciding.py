@@ -187,8 +187,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "forgotten-slots",
         "a commit under a slot that the ledger does not know stops everything",
         _PROTOCOL + "guards/restored_ledger.py",
-        "    if not unknown:\n        return\n    doubt = ",
-        "    return\n    doubt = ",
+        "        raise _slots_in_doubt(session, load, unknown)\n",
+        "        pass\n",
         ("tests/protocol/test_restored.py::test_a_pooled_load_that_the_ledger_has_forgotten_is_not_written_twice",),
     ),
     Mutation(

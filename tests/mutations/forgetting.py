@@ -112,8 +112,8 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "leaders-not-asked",
         "cleanup asks the leaders of what was aborted",
         _PROTOCOL + "cleanup/poll.py",
-        "            for one in end_ours(session, self._partitions, self.load, up_to=self.up_to):\n",
-        "            for one in ():\n",
+        "            end_ours(session, self._partitions, self.load, up_to=self.up_to, ended=ended)\n",
+        "",
         (_SWEPT,),
     ),
     Mutation(

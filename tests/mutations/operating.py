@@ -65,7 +65,16 @@ OF_OPERATING: tuple[Mutation, ...] = (
         _PROTOCOL + "cleanup/force_terminate.py",
         "        _check_not_decided(session, identity, attempt)\n",
         "",
-        (_TERMINATING + "test_a_decided_transaction_is_never_terminated_and_still_commits",),
+        (_TERMINATING + "test_a_decision_that_comes_behind_the_first_look_is_seen_too",),
+    ),
+    Mutation(
+        "describe-then-ask",
+        "repair-abandoned-by-a-refusal",
+        "and before it changes anything: what is refused costs no repair",
+        _PROTOCOL + "cleanup/force_terminate.py",
+        "    if seen is not None and seen.is_open:\n",
+        "    if False:\n",
+        ("tests/protocol/test_repair_cut_off.py::test_a_force_terminate_that_is_refused_leaves_a_repair_as_it_is",),
     ),
     Mutation(
         "describe-then-ask",

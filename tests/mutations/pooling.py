@@ -246,6 +246,27 @@ OF_POOLING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "unknown-commit-stops",
+        "forgotten-holder-marked",
+        "nor does what hangs under a slot get an abort marker",
+        _PROTOCOL + "hanging.py",
+        "        check_not_committed(session, now.attempt.load, PreparedTransaction(name, now.producer.state))\n",
+        "        pass\n",
+        (
+            "tests/protocol/test_hanging.py::TestOnTransactionVersion1::"
+            "test_what_hangs_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an_unknown_commit",
+        ),
+    ),
+    Mutation(
+        "unknown-commit-stops",
+        "forgotten-holder-terminated",
+        "nor is it force-terminated, though the slot's holder is decided",
+        _PROTOCOL + "cleanup/force_terminate.py",
+        "        check_commits_known(session, attempt.load)\n",
+        "        pass\n",
+        (_RESTORED + "test_nor_is_it_force_terminated_whatever_the_slot_s_holder_came_to",),
+    ),
+    Mutation(
+        "unknown-commit-stops",
         "unknown-attempts-swept",
         "what attempts have open that the ledger never opened is not ended",
         _PROTOCOL + "guards/restored_ledger.py",

@@ -12,7 +12,7 @@ from airflow_kafka_eos.kafka.producer.writers import initialise
 from airflow_kafka_eos.kafka.records.digest import PartitionDigest
 from airflow_kafka_eos.load import TransactionScope, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest, ManifestEntry, PartitionWrites
-from airflow_kafka_eos.naming import IdRole, TransactionalId
+from airflow_kafka_eos.naming import IdRole
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
@@ -48,11 +48,7 @@ def write_forgotten(
 
     :param known: partitions that the coordinator knows of; those behind the last value's get markers alone.
     """
-    name = (
-        TransactionalId(ref.load, ref.ledger_id, ref.attempt, role=IdRole.LOAD)
-        if scope is TransactionScope.LOAD
-        else TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
-    )
+    name = ref.common_id(IdRole.LOAD) if scope is TransactionScope.LOAD else ref.task_id(0, 0)
     deadline_ms = int(time.time() * 1000) + 60_000
     state = initialise(
         world.settings, name, world.timeout_ms, two_phase_commit=False, deadline_ms=deadline_ms

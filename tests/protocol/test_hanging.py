@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_kafka_eos.cli import main
 from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
-from airflow_kafka_eos.errors import ConfigurationError, UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.admin.coordinator import Listed
+from airflow_kafka_eos.kafka.admin.inspect import topic_seen
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
-from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.load import LoadIdentity, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import ManifestEntry, PartitionWrites, TopicInfo
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
@@ -30,6 +34,7 @@ from airflow_kafka_eos.protocol.hanging import (
     find,
     is_behind,
     longest_wait_ms,
+    of_the_ledger,
     what_to_do,
 )
 from airflow_kafka_eos.protocol.repair.recover import give_up
@@ -37,9 +42,12 @@ from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
-from tests.kafka.open_transactions import wait_ended
+from tests.kafka.open_transactions import wait_ended, wait_until
+from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown
 from tests.protocol.late import add_partition, produce_late
 from tests.protocol.lax import lax_kafka, session_on, world_on
+from tests.protocol.pooled_world import PooledWorld
+from tests.protocol.test_restored import backup, checkpoint, restored
 from tests.protocol.world import RUN, World, foreign_transaction
 
 _numbers = itertools.count(1)
@@ -62,6 +70,15 @@ def old_session(old: LocalKafka, ledger_url: str) -> Iterator[Session]:
 def here(old: LocalKafka, old_session: Session) -> World:
     """A topic with two partitions on that broker."""
     return world_on(old, old_session, "hanging", partitions=2)
+
+
+@pytest.fixture
+def pooled(old: LocalKafka, here: World, tmp_path: Path) -> Iterator[PooledWorld]:
+    """There, with a ledger file of its own."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    Ledger.open(url, upgrade=True).close()
+    with session_on(old, url) as opened:
+        yield PooledWorld(opened, here.settings, here.topic, here.load)
 
 
 def places(world: World) -> list[TopicPartition]:
@@ -273,6 +290,50 @@ class TestOnTransactionVersion1:
         )
         assert (here.open_ids(), here.visible()) == ([], ["a"])
 
+    def test_what_hangs_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an_unknown_commit(
+        self, pooled: PooledWorld, tmp_path: Path
+    ) -> None:
+        """Who held the slot last in the backup is not whose it is: that load is decided, and visible in part."""
+        pooled.load_all(["before"])
+        checkpoint(pooled)
+        backup(tmp_path)
+        forgotten = pooled.of("forgotten")
+        transaction = commit_in_part(forgotten)
+        behind = replace(pooled, session=restored(pooled, tmp_path))
+        (found,) = look(behind)
+        assert (found.whose, found.transactional_id) == (Whose.OURS, transaction.transactional_id)
+        with pytest.raises(InDoubtError, match=r"has not decided what the broker shows.*under slots"):
+            abort(behind.session, found)
+        assert len(shown(pooled, transaction)) == 1
+        behind.session.ledger.close()
+        forgotten.commit()
+        assert pooled.visible() == ["a", "b", "before"]
+
+    def test_one_that_is_refused_keeps_no_other_from_being_ended(self, pooled: PooledWorld, tmp_path: Path) -> None:
+        aborted = pooled.of("aborted")
+        aborted.naming = TransactionNaming.INCREMENTING
+        its = prepare(aborted, "x", partition=1)
+        sweep_all(aborted)
+        pooled.load_all(["before"])
+        checkpoint(pooled)
+        backup(tmp_path)
+        transaction = commit_in_part(pooled.of("forgotten"))
+        late(aborted, its, 1, partition=1)  # behind the other one
+        behind = replace(pooled, session=restored(pooled, tmp_path))
+        ended: list[HangingTransaction] = []
+        with pytest.raises(InDoubtError, match="under slots"):
+            end_ours(behind.session, places(behind), ended=ended)
+        assert [h.producer.state for h in ended] == [its.state]
+        assert [h.producer.state for h in look(behind)] == [transaction.state]
+        behind.session.ledger.close()
+
+
+def commit_in_part(world: World) -> PreparedTransaction:
+    """Decided, and committed in partition 0; its coordinator has forgotten partition 1."""
+    manifest = prepare_forgotten(world, "ab", known=[0])
+    decide_anyway(world, manifest)
+    return end(world, manifest, Verdict.COMMIT)
+
 
 def strange(world: World, name: str) -> PreparedTransaction:
     """Another application's hanging transaction."""
@@ -357,3 +418,31 @@ def test_from_kafka_4_on_a_late_produce_is_refused(world: World) -> None:
     place = TopicPartition(world.topic, 0)
     assert produce_late(world.settings, transaction, place, "late", 1) != 0
     assert find(world.session, [place], longer_than_ms=0) == []
+
+
+@pytest.mark.broker
+def test_a_partition_without_a_leader_keeps_no_other_from_being_looked_at(
+    ledger_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalKafka(brokers=3, heap="256m") as kafka:
+        kafka.create_topic("t", partitions=3, replication=1)
+        with session_on(kafka, ledger_url) as opened:
+            session = replace(opened, namespace="away")
+            wire = session.partitions.wire
+            world = World(session, wire.settings, "t", LoadIdentity("away", "orders", "1"))
+            prepare(world, "a", partition=0)
+            assert of_the_ledger(session) == [TopicPartition("t", n) for n in range(3)]
+
+            def leaders() -> dict[int, int]:
+                seen = topic_seen(wire, "t")
+                assert seen is not None
+                return {p.partition: p.leader for p in seen.partitions}
+
+            kafka.kill(leaders()[1])
+            wait_until(lambda: leaders()[1] < 0, "the controller's notice")
+            with caplog.at_level(logging.WARNING):
+                left = of_the_ledger(session)
+            assert left == [TopicPartition("t", n) for n, leader in leaders().items() if leader >= 0]
+            assert TopicPartition("t", 1) not in left and left
+            assert "no leader: t-1" in caplog.text
+            assert end_ours(session, left) == []

@@ -257,6 +257,25 @@ def test_a_coordinator_that_moves_once_is_waited_for_under_slots_too(
     check_commits_known(place.session, LOAD)
 
 
+def test_a_cleanup_looks_again_where_a_coordinator_moves_before_its_abort_marker(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = place.prepared(CoordinatorState.COMPLETE_ABORT)
+    refusals: list[Exception] = [NotFinishedError("a transaction coordinator is moving or away")]
+
+    def end(*_: object, ended: list[Any], **__: object) -> None:
+        if refusals:
+            ended.append(made.transactions[0])
+            raise refusals.pop()
+
+    monkeypatch.setattr("airflow_kafka_eos.protocol.cleanup.poll.end_ours", end)
+    poll = CleanPoll(LOAD, up_to=1, by="me", quiet_s=0)
+    waits = poll(place.session)
+    assert waits is not None and "moving or away" in waits
+    assert poll(place.session) is None
+    assert (poll.problem, poll.aborted) == (None, [made.transactions[0].transactional_id])
+
+
 def row(**known: Any) -> AttemptRow:
     return AttemptRow(LOAD, 1, "me", "then", **known)
 

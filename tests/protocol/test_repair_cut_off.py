@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.errors import InDoubtError, LedgerUnavailableError, NotFinishedError
+from airflow_kafka_eos.errors import InDoubtError, LedgerUnavailableError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import RepairState, TransactionRow
 from airflow_kafka_eos.load import LoadState
 from airflow_kafka_eos.manifest import Manifest
@@ -104,3 +104,19 @@ def test_a_repair_that_is_force_terminated_enters_nothing(
     world.commit()
     assert len(read(world, "read_committed")) == manifest.records
     assert (world.open_ids(), state(world)) == ([], LoadState.COMMITTED)
+
+
+def test_a_force_terminate_that_is_refused_leaves_a_repair_as_it_is(world: World) -> None:
+    manifest = decided(world, 2)
+    for transaction in manifest.transactions:
+        lose(world, transaction)
+    commit_pass(world.session, world.load, 1)
+    first, second = world.session.ledger.transactions(world.load, 1)
+    assert repair(world.session, world.load, 1, first, by="r")
+    world.session.ledger.open_repair(world.load, 1, second.transaction.transactional_id, opened_by="r")
+    (adopted,) = world.open_ids()
+    with pytest.raises(UndecidableError, match="it can only be rolled forward"):
+        force_terminate(world.session, adopted, by="ada", reason="it holds readers back")
+    assert [r.state for r in world.session.ledger.repairs(world.load)] == [RepairState.ADOPTED, RepairState.OPEN]
+    world.commit()
+    assert len(read(world, "read_committed")) == manifest.records

@@ -365,6 +365,41 @@ def test_nor_where_the_slot_s_holder_is_decided_and_cannot_be_rolled_forward_now
     assert pooled.visible() == ["b0", "b1", "c", "h"]
 
 
+@pytest.mark.parametrize("so_far", ["undecided", "decided", "committed"])
+def test_nor_is_it_force_terminated_whatever_the_slot_s_holder_came_to(
+    pooled: PooledWorld, tmp_path: Path, so_far: str
+) -> None:
+    """It is a part of a forgotten load that is committed in part."""
+    holder = pooled.of("holder")
+
+    def save(moment: str) -> None:
+        if moment == so_far:
+            checkpoint(pooled)
+            backup(tmp_path)
+
+    manifest = holder.prepare(["h"])
+    save("undecided")
+    holder.decide(manifest)
+    save("decided")
+    holder.commit()
+    save("committed")
+    forgotten = pooled.of("forgotten")
+    made = forgotten.prepare(["a"], ["b"])
+    assert made.attempt.slot == 0
+    forgotten.decide(made)
+    pooled.session.coordinator.end_many(made.transactions[:1], Verdict.COMMIT)
+    old = restored(pooled, tmp_path)
+    before = old.ledger.attempts(holder.load)
+    left = made.transactions[1].transactional_id
+    with pytest.raises(InDoubtError, match=r"has not decided what the broker shows.*under slots"):
+        force_terminate(old, left, by=RUN, reason="it holds readers back")
+    assert old.ledger.attempts(holder.load) == before
+    assert pooled.open_ids() == [left]
+    old.ledger.close()
+    forgotten.commit()
+    assert pooled.visible() == ["a", "b", "h"]
+
+
 def test_what_a_slot_s_holder_cannot_have_begun_any_more_is_not_ended_as_its(
     pooled: PooledWorld, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
+from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.repair.recover import give_up
@@ -27,6 +28,11 @@ from tests.protocol.world import RUN, World, foreign_transaction
 
 def terminate(world: World, name: str) -> PreparedTransaction | None:
     return force_terminate(world.session, name, by=RUN, reason="by hand")
+
+
+def named(manifest: Manifest) -> str:
+    (transaction,) = manifest.transactions
+    return transaction.transactional_id
 
 
 class Watched(Coordinator):
@@ -87,7 +93,7 @@ def test_a_decided_transaction_is_never_terminated_and_still_commits(world: Worl
 
 
 def test_a_decision_that_comes_between_the_looks_is_seen(world: World, settings: KafkaSettings) -> None:
-    """Described first, then asked (rule: describe-then-ask). make_undecidable loses the race against decide here."""
+    """Described first, then asked (rule: describe-then-ask)."""
     manifest = world.prepare(["a"])
 
     class Late(Coordinator):
@@ -99,12 +105,24 @@ def test_a_decision_that_comes_between_the_looks_is_seen(world: World, settings:
     with Wire(settings, timeout_s=60) as wire:
         late = Late(wire, namespace="test", ledger_id=world.session.ledger.ledger_id)
         with pytest.raises(UndecidableError, match="decided to be committed"):
-            force_terminate(
-                replace(world.session, coordinator=late),
-                manifest.transactions[0].transactional_id,
-                by=RUN,
-                reason="too late",
-            )
+            terminate(replace(world, session=replace(world.session, coordinator=late)), named(manifest))
+    world.commit()
+    assert world.visible() == ["a"]
+
+
+def test_a_decision_that_comes_behind_the_first_look_is_seen_too(world: World) -> None:
+    """make_undecidable loses the race against decide here."""
+    manifest = world.prepare(["a"])
+    ledger = world.session.ledger
+
+    class Late(type(ledger)):  # type: ignore[misc]
+        def make_undecidable(self, *arguments: object, **others: object) -> object:
+            world.decide(manifest)
+            return super().make_undecidable(*arguments, **others)
+
+    late = replace(world.session, ledger=Late(ledger.database, ledger.ledger_id))
+    with pytest.raises(UndecidableError, match="decided to be committed"):
+        terminate(replace(world, session=late), named(manifest))
     world.commit()
     assert world.visible() == ["a"]
 

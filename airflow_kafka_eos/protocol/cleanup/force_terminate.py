@@ -1,4 +1,6 @@
-"""Force-terminate one transaction, with guards (KIP-939's admin call; rules: decide-before-kafka, describe-then-ask).
+"""Force-terminate one transaction, with guards (KIP-939's admin call).
+
+Rules: decide-before-kafka, describe-then-ask, unknown-commit-stops.
 
 KIP-939's forceTerminateTransaction sends InitProducerId without KeepPreparedTxn: whatever is open under the id *by
 then* is aborted, also the transaction of a writer that has just begun anew, or one that a decision has just named. Here
@@ -14,6 +16,7 @@ import time
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.load import LoadState, Verdict
+from airflow_kafka_eos.naming import PooledId
 from airflow_kafka_eos.protocol.guards.ownership import (
     check_cluster,
     check_ours,
@@ -21,7 +24,7 @@ from airflow_kafka_eos.protocol.guards.ownership import (
     holder_of,
     present_holder,
 )
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_may_abort
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_commits_known, check_may_abort
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import CoordinatorState, PreparedTransaction, TransactionDescription
 
@@ -49,9 +52,11 @@ def force_terminate(
     :returns: what was ended; None when nothing was open.
     :raises ConfigurationError: the id is not of this namespace and ledger (rule: only-our-ids).
     :raises OtherClusterError: its attempt was written to another cluster, and is not closed.
-    :raises UndecidableError: it is decided to be committed, and its load is not given up.
+    :raises UndecidableError: it is decided to be committed, and its load is not given up. Nothing is changed, unless
+        it was decided just now.
     :raises InDoubtError: it is open, and the ledger does not know its attempt (restored from a backup?); or brokers
-        show a commit of its load, or another attempt, that the ledger does not know. Nothing is changed.
+        show a commit of its load, or another attempt, that the ledger does not know; or its id is pooled, and they show
+        such a commit under the load's name. Nothing is changed.
     :raises NotFinishedError: it has not ended at the deadline; or a coordinator is moving or away, so that brokers may
         know more than they show.
     """
@@ -64,7 +69,13 @@ def force_terminate(
         _check_known(transactional_id, seen)
         return None
     check_cluster(session, [attempt])
+    if seen is not None and seen.is_open:
+        # what is refused anyway costs its load no repair that is under way
+        _check_not_decided(session, PreparedTransaction(transactional_id, seen.state), attempt)
     check_may_abort(session, attempt.load)
+    if PooledId.parse(transactional_id) is not None:
+        # also of a decided load: its slot may have had holders since that the ledger has forgotten
+        check_commits_known(session, attempt.load)
     # before anything is looked at again: from here on nobody decides it (rule: decide-before-kafka)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
     session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")

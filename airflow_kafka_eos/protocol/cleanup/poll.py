@@ -19,7 +19,7 @@ from airflow_kafka_eos.protocol.cleanup.sweep import (
     nothing_can_hide,
     sweep,
 )
-from airflow_kafka_eos.protocol.hanging import end_ours
+from airflow_kafka_eos.protocol.hanging import HangingTransaction, end_ours
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.commit import decided_attempt
 from airflow_kafka_eos.protocol.stages.visible import arrival_of, lags
@@ -145,7 +145,10 @@ class CleanPoll:
             # the same text at each look: it is told once
             waits = f"load {self.load}: nothing is open; this must stay so for {quiet_s:g} s"
             return waits, max(0.0, quiet_s - (now - self._quiet_since))
-        refused = self._end_hanging_and_finish(session)
+        try:
+            refused = self._end_hanging_and_finish(session)
+        except NotFinishedError as e:  # a coordinator is moving or away, or a marker is not seen yet
+            return f"load {self.load}: {e.message}", -1
         self.problem = report.problem(self.load) or refused
         state = session.ledger.state(self.load)
         self._state = None if state is None else state.value
@@ -156,12 +159,14 @@ class CleanPoll:
 
         Then the attempts stay unswept, so that maintenance names them.
         """
+        ended: list[HangingTransaction] = []
         try:
-            for one in end_ours(session, self._partitions, self.load, up_to=self.up_to):
-                self._aborted.add(str(one.transactional_id))
+            end_ours(session, self._partitions, self.load, up_to=self.up_to, ended=ended)
             return finish(session, self.load, up_to=self.up_to)
         except AccessError as e:
             return e
+        finally:
+            self._aborted.update(str(one.transactional_id) for one in ended)
 
     @property
     def partitions(self) -> list[list[Any]]:
