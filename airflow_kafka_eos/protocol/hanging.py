@@ -44,7 +44,7 @@ from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import PooledId, parse
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch, is_finished, listed_open
 from airflow_kafka_eos.protocol.guards.ownership import holder_of, is_ours, others_hidden
-from airflow_kafka_eos.protocol.guards.restored_ledger import check_not_committed
+from airflow_kafka_eos.protocol.guards.restored_ledger import check_commits_known
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
@@ -462,7 +462,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
     check_abortable(now)
     name = now.transactional_id
     if now.attempt is not None and name is not None and PooledId.parse(name) is not None:
-        check_not_committed(session, now.attempt.load, PreparedTransaction(name, now.producer.state))
+        check_commits_known(session, now.attempt.load)
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)
     try:

@@ -187,7 +187,7 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "forgotten-slots",
         "a commit under a slot that the ledger does not know stops everything",
         _PROTOCOL + "guards/restored_ledger.py",
-        "        raise _slots_in_doubt(session, load, unknown)\n",
+        "        session.ledger.put_slot_in_doubt(load.namespace, load.name, number, doubt.message)\n    raise doubt\n",
         "        pass\n",
         ("tests/protocol/test_restored.py::test_a_pooled_load_that_the_ledger_has_forgotten_is_not_written_twice",),
     ),

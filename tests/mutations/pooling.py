@@ -246,10 +246,19 @@ OF_POOLING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "unknown-commit-stops",
+        "epoch-of-a-later-version",
+        "before transaction version 2 no commit is shown an epoch later than it was decided",
+        _PROTOCOL + "guards/slots.py",
+        "    if all(exactly.values()) or session.partitions.wire.ends_raise_epochs():\n",
+        "    if True:\n",
+        ("tests/protocol/test_pooling.py::test_the_oldest_brokers_too",),
+    ),
+    Mutation(
+        "unknown-commit-stops",
         "forgotten-holder-marked",
         "nor does what hangs under a slot get an abort marker",
         _PROTOCOL + "hanging.py",
-        "        check_not_committed(session, now.attempt.load, PreparedTransaction(name, now.producer.state))\n",
+        "        check_commits_known(session, now.attempt.load)\n",
         "        pass\n",
         (
             "tests/protocol/test_hanging.py::TestOnTransactionVersion1::"

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.errors import InDoubtError, KafkaEosError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.writers import initialise
 from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
@@ -28,6 +29,7 @@ from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.pooled_world import PooledWorld
 from tests.protocol.world import RUN, foreign_transaction
+from tests.transaction_version import finalize
 
 _names = itertools.count(1)
 LOADS = int(os.environ.get("AIRFLOW_KAFKA_EOS_TEST_LOADS", "100"))
@@ -435,6 +437,34 @@ def test_the_oldest_brokers_too(ledger_url: str) -> None:
             assert world.of("last").load_all(["x"]).attempt.slot == 0
             assert world.open_ids() == []
             assert world.visible() == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3", "x"]
+            # one commit behind a backup, which has the epoch that version 2 would show of the last one
+            (known,) = world.of("known").load_all(["y"]).transactions
+            name = PooledId.parse(known.transactional_id)
+            assert name is not None
+            forgotten, _ = world.write_arrow(name, ["z"])
+            assert forgotten.state.producer_epoch == known.state.producer_epoch + 1
+            session.coordinator.end(forgotten, Verdict.COMMIT)
+            wait_until(lambda: world.open_ids() == [], "its end")
+            with pytest.raises(InDoubtError, match="ledger has not decided"):
+                world.of("next").open_attempt()
+
+
+def test_a_session_that_was_there_before_an_upgrade_knows_its_commits(ledger_url: str) -> None:
+    with LocalKafka() as upgraded:
+        finalize(upgraded.bootstrap_servers, 1)
+        settings = KafkaSettings.from_mapping({"bootstrap.servers": upgraded.bootstrap_servers})
+        with Wire(settings) as wire:
+            wait_until(lambda: not wire.ends_raise_epochs(), "transaction version 1")
+        upgraded.create_topic("t", partitions=1)
+        load = LoadIdentity("test", f"pooled-{next(_names)}", "first")
+        with connect(settings, ledger_url, "test") as before:
+            world = PooledWorld(before, settings, "t", load)
+            assert before.partitions.wire.transaction_version() == 1
+            finalize(upgraded.bootstrap_servers, 2)
+            wait_until(before.partitions.wire.ends_raise_epochs, "transaction version 2")
+            with connect(settings, ledger_url, "test") as behind:
+                PooledWorld(behind, settings, "t", load).of("a").load_all(["a"])
+            assert world.of("b").load_all(["b"]).attempt.slot == 0
 
 
 def test_a_refused_load_gives_its_slot_back_at_once(world: PooledWorld) -> None:

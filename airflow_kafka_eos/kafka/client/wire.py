@@ -21,6 +21,7 @@ from airflow_kafka_eos.kafka.client.connections import (
     Loop,
     Manager,
     at_debug,
+    finalized,
     sends_at_once,
 )
 from airflow_kafka_eos.kafka.client.pool import ConnectionPool
@@ -245,6 +246,13 @@ class Wire:
     def transaction_version(self) -> int:
         """The cluster's ``transaction.version`` (KIP-890), as a broker showed it on connecting; 0 where it has none."""
         return self.features().get(TRANSACTION_VERSION, 0)
+
+    def ends_raise_epochs(self) -> bool:
+        """Whether the end of a transaction adds one to its epoch (transaction version 2, KIP-890).
+
+        Asked anew unless it was so on connecting: a cluster may have been upgraded since.
+        """
+        return self.transaction_version() >= 2 or finalized(self.ask_versions()).get(TRANSACTION_VERSION, 0) >= 2
 
     def features(self) -> dict[str, int]:
         """The levels of the features that the cluster goes by (KIP-584), as a broker showed them on connecting."""

@@ -23,7 +23,6 @@ from airflow_kafka_eos.protocol.guards.coordinator_watch import COORDINATORS, Co
 from airflow_kafka_eos.protocol.guards.ownership import is_ours, number_of
 from airflow_kafka_eos.protocol.guards.slots import decided_of, is_unknown_commit, may_show
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import PreparedTransaction
 
 T = TypeVar("T")
 
@@ -200,9 +199,7 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     doubt; retired ones are not looked at. One listing, or the caller's, and what it shows described at once.
 
     What it cannot tell: an id that was initialised again, or whose next transaction is open or aborted, shows its
-    commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing. And
-    without transaction version 2 the first commit that is forgotten looks like the end of the one before it, which is
-    known (:func:`~.slots.may_show`).
+    commit no more, and one that its coordinator has forgotten (``transactional.id.expiration.ms``) shows nothing.
 
     :param listed: the ids of the name that show a commit, where they were listed just now, and it is the caller's to
         see that no coordinator moved meanwhile.
@@ -215,44 +212,21 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
         listed = _listed_by_all(
             session, load, listing, SETTLES_S, "brokers know more of the name's slots than the ledger"
         )
-    retired = {s.number for s in session.ledger.slots(load.namespace, load.name) if s.is_retired}
-    ids = [i for i in listed if (found := PooledId.parse(i)) is not None and found.slot not in retired]
+    slots = session.ledger.slots(load.namespace, load.name)
+    retired = {slot.number for slot in slots if slot.is_retired}
+    pooled = ((i, PooledId.parse(i)) for i in listed)
+    ids = {i: found.slot for i, found in pooled if found is not None and found.slot not in retired}
     if not ids:
         return
     described = session.coordinator.describe(ids)
     decided = decided_of(session, described.values())
     unknown = sorted(i for i, d in described.items() if is_unknown_commit(d, decided))
-    if unknown:
-        raise _slots_in_doubt(session, load, unknown)
-
-
-def check_not_committed(session: Session, load: LoadIdentity, transaction: PreparedTransaction) -> None:
-    """Refuse to write an abort marker for a transaction under a slot that is, or may be, a part of a forgotten commit.
-
-    :func:`check_commits_known`, and of this one exactly: without transaction version 2 an end leaves the epoch as it
-    is, and a forgotten holder's commit looks like the end of the holder's before it (:func:`~.slots.may_show`).
-
-    :param transaction: as the partition's leader shows it.
-    :raises InDoubtError: brokers show a commit that the ledger has not decided. The slot is put in doubt.
-    :raises NotFinishedError: a coordinator was away or moved, and may have left one out of the listing.
-    """
-    check_commits_known(session, load)
-    name = transaction.transactional_id
-    seen = session.coordinator.describe([name]).get(name)
-    if seen is None or not seen.coordinator_state.is_committed or not may_show(transaction.state, seen.state):
+    if not unknown:
         return
-    known = session.ledger.is_decided_commit
-    # the next holder's commit, which is known, looks the same where it began one epoch later
-    if not known(transaction) and not known(PreparedTransaction(name, seen.state)):
-        raise _slots_in_doubt(session, load, [name])
-
-
-def _slots_in_doubt(session: Session, load: LoadIdentity, names: list[str]) -> InDoubtError:
-    doubt = _doubt(load, "has not decided what the broker shows as committed under slots of the load's name", names)
-    theirs = {found.slot for name in names if (found := PooledId.parse(name)) is not None}
-    for number in sorted(theirs & {slot.number for slot in session.ledger.slots(load.namespace, load.name)}):
+    doubt = _doubt(load, "has not decided what the broker shows as committed under slots of the load's name", unknown)
+    for number in sorted({ids[i] for i in unknown} & {slot.number for slot in slots}):
         session.ledger.put_slot_in_doubt(load.namespace, load.name, number, doubt.message)
-    return doubt
+    raise doubt
 
 
 def _listed_by_all(

@@ -202,9 +202,17 @@ def is_unknown_commit(
 def decided_of(
     session: Session, described: Iterable[TransactionDescription]
 ) -> dict[str, set[PreparedTxnState]]:
-    """By id, the identities decided to be committed that may be shown as these are."""
-    shown = [PreparedTransaction(d.transactional_id, d.state) for d in described]
-    return session.ledger.decided_states(shown)
+    """By id, the identities decided to be committed that may be shown as these are.
+
+    Where an end leaves the epoch as it is (before transaction version 2), one that is shown an epoch later is another
+    holder's commit, which the ledger has forgotten.
+    """
+    shown = {d.transactional_id: d.state for d in described}
+    found = session.ledger.decided_states([PreparedTransaction(name, state) for name, state in shown.items()])
+    exactly = {name: states & {shown[name]} for name, states in found.items()}
+    if all(exactly.values()) or session.partitions.wire.ends_raise_epochs():
+        return found
+    return exactly
 
 
 def may_show(committed: PreparedTxnState, shown: PreparedTxnState) -> bool:
