@@ -13,7 +13,7 @@ from airflow_kafka_eos.arguments import is_filled_in_later
 
 #: The name in templates, and the key of the XCom that says which attempt a try has opened.
 NAME = "kafka_eos"
-WORDS = ("spec", "spec_file", "application", "attempt", "python")
+WORDS = ("spec", "spec_file", "application", "attempt", "python", "token")
 # letters and underscores alone: filters, quotes, JSON and YAML leave it as it is
 _MARK = re.compile(rf"__{NAME}_({'|'.join(WORDS)})__")
 
@@ -26,10 +26,11 @@ class Marks:
     :ivar application: path of the packaged application on this worker.
     :ivar attempt: the attempt's number, another one at each try of one load key; it names nothing by itself.
     :ivar python: path of this worker's Python, which has this package.
+    :ivar token: a word that no other try of any load has, for names and idempotency tokens.
     """
 
     def __init__(self) -> None:
-        self.spec, self.spec_file, self.application, self.attempt, self.python = (
+        self.spec, self.spec_file, self.application, self.attempt, self.python, self.token = (
             f"__{NAME}_{word}__" for word in WORDS
         )
 
@@ -42,7 +43,7 @@ def may_have_mark(task: BaseOperator, value: Any) -> bool:
         return any(may_have_mark(task, one) for one in value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(may_have_mark(task, one) for one in value)
-    nested = [getattr(value, name, None) for name in _attributes(value)]
+    nested = [getattr(value, name, None) for name in attributes(value)]
     return callable(value) or is_filled_in_later(value) or any(may_have_mark(task, one) for one in nested)
 
 
@@ -77,7 +78,7 @@ def filled_in(value: Any, word: Callable[[re.Match[str]], str], seen: set[int]) 
         return type(value)(filled_in(one, word, seen) for one in value)
     if id(value) not in seen:
         seen.add(id(value))
-        for name in _attributes(value):
+        for name in attributes(value):
             found = getattr(value, name, None)
             if found is not None:
                 setattr(value, name, filled_in(found, word, seen))
@@ -98,7 +99,7 @@ def copied(value: Any, done: dict[int, Any] | None = None) -> Any:
     if isinstance(value, tuple):
         of_items = [copied(one, done) for one in value]
         return type(value)(*of_items) if hasattr(value, "_fields") else type(value)(of_items)
-    names = () if isinstance(value, (BaseOperator, type)) else _attributes(value)
+    names = () if isinstance(value, (BaseOperator, type)) else attributes(value)
     if not names and not isinstance(value, (dict, list, set)):
         return value
     done[id(value)] = own = copy.copy(value)
@@ -113,7 +114,7 @@ def copied(value: Any, done: dict[int, Any] | None = None) -> Any:
     return own
 
 
-def _attributes(value: Any) -> tuple[str, ...]:
+def attributes(value: Any) -> tuple[str, ...]:
     """Those of an object that Airflow renders, or that is Kubernetes' (an environment variable of a pod, a pod)."""
     for names in ("template_fields", "openapi_types"):
         found = getattr(type(value), names, None)

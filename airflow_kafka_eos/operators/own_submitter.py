@@ -8,7 +8,9 @@ the attempt is open. What is written and how are the arguments of the task ``col
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -25,6 +27,7 @@ from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.operators.base import LoadOperator, no_retry_of_terminal_errors
 from airflow_kafka_eos.operators.collect import CollectLoadOperator
 from airflow_kafka_eos.operators.marks import NAME, Marks, copied, fill_in, may_have_mark
+from airflow_kafka_eos.operators.shown_secrets import shown_secret
 from airflow_kafka_eos.operators.submitting import asked, for_a_child, manifest_store, what_it_said
 
 if TYPE_CHECKING:
@@ -60,6 +63,13 @@ class OwnSubmitter(BaseOperator):
                 )
             if getattr(self, name, False):
                 setattr(self, name, False)
+        has_own = getattr(self, "env", None) is not None and not getattr(self, "append_env", True)  # as BashOperator
+        if self.kafka_eos_runs_here and has_own:
+            raise ConfigurationError(
+                f"env of {_of(self)} is all that its child gets: not the Kafka settings, which runs_here=True gives it "
+                "by the environment of the task, nor whose child it is",
+                remedy="Add append_env=True",
+            )
         if not any(may_have_mark(self, getattr(self, field, None)) for field in self.template_fields):
             raise _without_spec(self, f"none of {', '.join(self.template_fields)} names it")
 
@@ -84,6 +94,7 @@ class OwnSubmitter(BaseOperator):
                 if not fill_in(self, vars(Marks())) & {*NEEDED}:
                     raise _without_spec(self, "no rendered template field has it")
                 resolved = collect._resolve()
+                _check_not_shown(self, collect, resolved)
                 store = manifest_store(collect.manifest_dir)
                 taken = collect.take(context, step, resolved, store)
                 if taken.is_done:
@@ -170,7 +181,20 @@ def _name(task: OwnSubmitter, context: Any, ref: AttemptRef, spec: str, spec_fil
     marks.spec, marks.spec_file = one_word(spec), spec_file
     marks.application = str(Path(spark.__file__).with_name("application.py"))
     marks.attempt, marks.python = str(ref.attempt), sys.executable
+    marks.token = token_of(ref, context["ti"].id)
     fill_in(task, vars(marks))
+
+
+def token_of(ref: AttemptRef, try_id: object) -> str:
+    """A word for one try of one load, and for no other: small letters, digits and hyphens, 34 of them, a letter first.
+
+    By the attempt alone, a ledger that was restored would give it away twice.
+
+    :param try_id: Airflow's, which stays the same behind a deferral.
+    """
+    load = ref.load
+    whose = json.dumps([ref.ledger_id, load.namespace, load.name, load.key, ref.attempt, str(try_id)])
+    return f"kafka-eos-{hashlib.sha256(whose.encode()).hexdigest()[:24]}"
 
 
 @contextmanager
@@ -188,6 +212,34 @@ def _around(
         if said is None:
             raise
         raise said from e
+
+
+def _check_not_shown(task: OwnSubmitter, collect: CollectLoadOperator, resolved: Resolved) -> None:
+    """
+    :raises ConfigurationError: a rendered field has a secret of the load's connections; its value is not named.
+    """
+    from airflow_kafka_eos.hooks import registry_settings
+    from airflow_kafka_eos.ledger.location import parse, secrets_of
+    from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX, SETTINGS_VARIABLE
+    from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
+
+    registry = registry_settings(collect.registry_conn_id).passwords if collect.registry_conn_id else []
+    fields = {field: getattr(task, field, None) for field in task.template_fields}
+    for whose, secrets in (
+        ("the Kafka connection's", resolved.settings.passwords),
+        ("the schema registry's", registry),
+        ("the ledger's", secrets_of(parse(resolved.ledger_url))),
+    ):
+        place = shown_secret(fields, secrets)
+        if place is not None:
+            raise ConfigurationError(
+                f"{place} of {_of(task)} has a secret of {whose}: Airflow's UI shows what is rendered, and the "
+                "platform what it was sent. Nothing was submitted",
+                remedy=f"Take it out of the DAG. The platform's secrets give the driver {SETTINGS_VARIABLE} and, for a "
+                f"registry, {REGISTRY_VARIABLE}, or a file each, named by the same with {FILE_SUFFIX}; a child of the "
+                "task's process gets them unseen, with runs_here=True. It needs no ledger (docs/any-submitter.md)",
+                load=str(collect.load_identity),
+            )
 
 
 def _settings(collect: CollectLoadOperator, resolved: Resolved) -> dict[str, str]:
@@ -222,7 +274,7 @@ def submitter_of(operator: type[BaseOperator], *, runs_here: bool = False) -> An
         submit = submitter_of(LivyOperator)(task_id="submit", args=["--spec", "{{ kafka_eos.spec }}"], ...)
         begin >> submit >> CollectLoadOperator(task_id="collect", ...) >> decide
 
-    In its templates ``kafka_eos`` has ``spec``, ``spec_file``, ``application``, ``attempt`` and ``python``
+    In its templates ``kafka_eos`` has ``spec``, ``spec_file``, ``application``, ``attempt``, ``python`` and ``token``
     (docs/any-submitter.md).
 
     :param operator: its class, not an operator: BashOperator.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -15,7 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.providers.standard.sensors.bash import BashSensor
-from airflow.sdk import DAG, BaseOperator, task
+from airflow.sdk import DAG, BaseHook, BaseOperator, task
 
 from airflow_kafka_eos import ExactlyOnceLoad, Submit, exactly_once_load, manifest
 from airflow_kafka_eos.errors import ConfigurationError, ManifestError, NotFinishedError, UndecidableError
@@ -24,11 +26,19 @@ from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.operators.collect import CollectLoadOperator, left_by_application, submitted_attempt
 from airflow_kafka_eos.operators.marks import Marks, copied, filled_in
-from airflow_kafka_eos.operators.own_submitter import OwnSubmitter, _collect, collect_behind, submitter_of
+from airflow_kafka_eos.operators.own_submitter import (
+    OwnSubmitter,
+    _collect,
+    _name,
+    collect_behind,
+    submitter_of,
+    token_of,
+)
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.operators.preparing import decide_behind
+from airflow_kafka_eos.operators.shown_secrets import shown_secret
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
-from tests.airflow.steps import in_try
+from tests.airflow.steps import connection, in_try
 from tests.spark.test_manifest_store import EMPTY, REF
 
 COMMAND = "spark-submit {{ kafka_eos.application }} --spec {{ kafka_eos.spec }}"
@@ -82,6 +92,10 @@ def test_the_group_has_the_operator_and_collect_in_prepares_place() -> None:
             {"submit": Submit(SparkSubmitOperator, runs_here=True, durable=True, **SPARK)},
             "durable=True of SparkSubmitOperator load.submit: a try would not run its own application",
         ),
+        (
+            {"submit": Submit(BashOperator, runs_here=True, bash_command=COMMAND, env={"A": "b"})},
+            "env of BashOperator load.submit is all that its child gets: not the Kafka settings",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",  # what stands in a Submit has another address each time
 )
@@ -89,6 +103,13 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(given: dict[str, Any
     with pytest.raises(ConfigurationError) as caught:
         made(**given)
     assert said in str(caught.value) and caught.value.remedy
+
+
+def test_an_environment_that_lets_the_settings_through_passes() -> None:
+    for given in ({}, {"env": {"A": "b"}, "append_env": True}, {"append_env": False}):
+        assert submitted(made(submit=Submit(BashOperator, runs_here=True, bash_command=COMMAND, **given)))
+    elsewhere = Submit(BashOperator, bash_command=COMMAND, env={"A": "b"})
+    assert submitted(made(submit=elsewhere, manifest_dir="/m"))
 
 
 def test_no_try_takes_up_the_application_of_an_earlier_one() -> None:
@@ -337,6 +358,131 @@ def test_submit_checks_collects_key_and_runs_nothing_of_what_an_author_has_befor
     assert ran == []
     with pytest.raises(AirflowFailException, match="rendered to 'None'"):
         _collect(submit, context | {"params": {"key": None}})
+
+
+# --- the token
+
+
+def test_a_token_is_one_trys_alone_and_fits_where_platforms_want_one() -> None:
+    load = LoadIdentity("airflow", "orders", "2013-01-01")
+    refs = [AttemptRef(load, "L" * 10, 1), AttemptRef(load, "L" * 10, 2), AttemptRef(load, "M" * 10, 1)]
+    refs += [AttemptRef(LoadIdentity(*names), "L" * 10, 1) for names in (
+        ("other", "orders", "2013-01-01"), ("airflow", "orders.2013", "01-01"), ("airflow", "orders", "2013-01-02"),
+        ("airflow", "orders", "2013-01-01~reload-2"),
+    )]  # fmt: skip
+    tokens = [token_of(ref, one) for ref in refs for one in ("first", "second")]
+    assert len({*tokens}) == len(tokens)
+    assert token_of(AttemptRef(load, "L" * 10, 1, slot=3), "first") == tokens[0]  # what is read behind a deferral
+    for token in tokens:  # Dataproc's batch ids and Kubernetes' names want the most: at most 36 leave room for more
+        assert re.fullmatch("[a-z][a-z0-9-]{3,35}", token) and not token.endswith("-")
+
+
+def test_it_is_a_mark_until_the_attempt_is_open() -> None:
+    submit = Submit(PythonOperator, runs_here=True, python_callable=print, op_args=["{{ kafka_eos.spec }}"],
+                    op_kwargs={"token": "{{ kafka_eos.token }}"})  # fmt: skip
+    operator = rendered(submitted(made(submit=submit)))
+    assert operator.op_kwargs == {"token": "__kafka_eos_token__"}
+    _name(operator, {"ti": SimpleNamespace(id="i")}, REF, "{}", "/m/spec")
+    assert operator.op_kwargs == {"token": token_of(REF, "i")}
+
+
+# --- secrets
+
+PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQ==\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "secret", ['x7"hunter\\2', "x7'h<unter>&2", "pä ss/wörd+1😀", PEM, "correcthorsebatterystaple"]
+)
+@pytest.mark.parametrize(
+    "written",
+    [
+        str,
+        repr,
+        json.dumps,
+        lambda secret: json.dumps(secret, ensure_ascii=False),
+        lambda secret: json.dumps({"conf": json.dumps({"sasl.password": secret})}),
+        lambda secret: json.dumps(secret).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        lambda secret: f"https://u:{quote(secret, safe='')}@host",
+        lambda secret: "key: |\n    " + secret.replace("\n", "\n    "),
+    ],
+    ids=["text", "repr", "JSON", "JSON of Unicode", "JSON in JSON", "tojson", "URL", "YAML"],
+)
+def test_a_secret_is_found_however_it_is_written(secret: str, written: Callable[[str], str]) -> None:
+    assert shown_secret({"name": "n", "command": f"run {written(secret)} now"}, [secret]) == "command"
+    assert shown_secret({"command": f"run {written(secret[1:])} now"}, [secret]) is None
+
+
+def test_where_a_secret_is_found_is_said_without_it() -> None:
+    secret = "x7-hunter2"
+    pod = Model("v", [Model("v"), Model(f"--password={secret}")])
+    around = Model("", None)
+    around.items = [around]  # a circle
+    for fields, place in (
+        ({"conf": {"spark.x": 1, "spark.y": [None, {"z": f"a {secret}"}]}}, "conf['spark.y'][1]['z']"),
+        ({"env_vars": (around, pod)}, "env_vars[1].items[1].value"),
+        ({"nested": Nested(secret)}, "nested.text"),
+        ({"conf": {"a": {f"--{secret}": {"b": secret}}}}, "conf['a'], in a key"),
+    ):
+        assert shown_secret(fields, [secret]) == place
+    assert shown_secret({"nested": around, "reference": {"secretKeyRef": {"key": "x7"}}}, [secret, "", "x7"]) is None
+
+
+@pytest.mark.parametrize("secret", ["airflow", "postgres", "12345678", "p-1"])
+def test_a_plain_word_is_found_as_a_password_alone(secret: str) -> None:
+    """It is in paths, names and images, and no author could do without."""
+    for text in (
+        f"/opt/{secret}/application.py", secret, f"secretName: {secret}", f"idempotency_token={secret}-orders",
+        f"--password-file={secret}/x",
+    ):  # fmt: skip
+        assert shown_secret({"a": text, "b": {"key": secret, "image": f"apache/{secret}:{secret}"}}, [secret]) is None
+    found = None if len(secret) < 4 else "a"
+    for text in (
+        f"KAFKA_PASSWORD='{secret}'", json.dumps(json.dumps({"sasl.password": secret})), f"postgresql://u:{secret}@h/d",
+        f'"basic.auth.user.info": "u:{secret}"',
+    ):  # fmt: skip
+        assert shown_secret({"a": text}, [secret]) == found
+    assert shown_secret({"a": {"sasl.password": secret}}, [secret]) == (found and "a['sasl.password']")
+
+
+SECRETS = {"of Kafka": "x7-hunter2", "of the registry": "r3-gistry\"1", "of the ledger": "l9/edger é"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"env": {"K": "{{ conn.kafka_default.extra }}"}}, "env['K'] {} the Kafka connection's"),
+        ({"env": {"K": "{{ conn.kafka_default.extra_dejson | tojson }}"}}, "env['K'] {} the Kafka connection's"),
+        ({"env": {"R": "{{ conn.registry.password | tojson }}"}}, "env['R'] {} the schema registry's"),
+        ({"bash_command": f"{COMMAND} {{{{ conn.ledger.get_uri() }}}}"}, "bash_command {} the ledger's"),
+    ],
+)
+def test_a_secret_in_an_operators_argument_is_refused_before_an_attempt_is_taken(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], said: str
+) -> None:
+    extra = {"bootstrap.servers": "nowhere:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN",
+             "sasl.username": "loads", "sasl.password": SECRETS["of Kafka"]}  # fmt: skip
+    connection(monkeypatch, "kafka_default", "kafka", extra=extra)
+    connection(monkeypatch, "registry", "http", host="r", login="u", password=SECRETS["of the registry"])
+    connection(monkeypatch, "ledger", "postgres", host="nowhere", login="u", password=SECRETS["of the ledger"],
+               schema="d")  # fmt: skip
+    arguments = {"bash_command": COMMAND, "append_env": True} | given
+    with dag():
+        load = ExactlyOnceLoad(
+            "load", topics=["t"], job="j.py", load_key="k", registry_conn_id="registry", ledger_conn_id="ledger",
+            value_format="confluent-json", submit=Submit(BashOperator, runs_here=True, **arguments),
+        )  # fmt: skip
+    monkeypatch.setattr(CollectLoadOperator, "take", lambda *_: pytest.fail("an attempt is taken"))
+    ti = SimpleNamespace(map_index=-1, xcom_pull=lambda **_: None)
+    conn = {name: BaseHook.get_connection(name) for name in ("kafka_default", "registry", "ledger")}
+    context: Any = {"ti": ti, "dag_run": None, "params": {}, "conn": conn}
+    submit = rendered(submitted(load), **context)
+    with pytest.raises(AirflowFailException) as caught:
+        submit.execute(context)
+    assert said.format("of BashOperator load.submit has a secret of") in str(caught.value)
+    assert "AIRFLOW_KAFKA_EOS_KAFKA" in str(caught.value)
+    for secret in SECRETS.values():
+        assert shown_secret({"error": f"{caught.value} {caught.value.__cause__}"}, [secret]) is None
 
 
 # --- collect

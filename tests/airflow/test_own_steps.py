@@ -108,7 +108,7 @@ class Run:
 
         ti = Instance(
             dag_id="dag", run_id=self.run_id, map_index=-1, task_id=f"load.{step}", xcoms=self.xcoms,
-            get_task_states=states, try_number=try_number,
+            get_task_states=states, try_number=try_number, id=f"try {try_number} of {self.run_id}",
         )  # fmt: skip
         return CONTEXT | {"ti": ti, "params": {}, "run_id": self.run_id, "dag": self.group().begin.dag}
 
@@ -491,6 +491,23 @@ def test_a_deferred_operator_goes_on_with_its_own_attempt(kafka: LocalKafka, giv
     assert [row.number for row in attempts("deferred")] == [1]
     finish("deferred")
     all_there_once(kafka, "deferred", given["topics"][0], 1, HUNDRED)
+
+
+def test_a_token_is_one_trys_and_the_same_behind_its_deferral(given: dict[str, Any]) -> None:
+    submit = Submit(Deferring, argument="--spec {{ kafka_eos.spec }}", name="{{ kafka_eos.token }}")
+    tokens = []
+    for key, number in (("token", 1), ("token", 2), ("another day", 1)):
+        load = Run(key, submit, run_id=f"run of {key}", **given)
+        load("begin")
+        with pytest.raises(TaskDeferred) as caught:
+            load("submit", try_number=number)
+        came_back: Any = (caught.value.method_name, caught.value.kwargs)
+        tokens.append(came_back[1]["name"])
+        task: Any = load.group().submit
+        context = load.context("submit", try_number=number)
+        task.render_template_fields(context)
+        assert task.resume_execution(*came_back, context) == tokens[-1]
+    assert len({*tokens}) == 3 and all(re.fullmatch("kafka-eos-[0-9a-f]{24}", token) for token in tokens)
 
 
 @pytest.mark.parametrize("before", ["an answer", "a timeout"])

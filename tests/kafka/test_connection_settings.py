@@ -186,3 +186,16 @@ def test_what_is_masked_in_texts_of_others_is_no_plain_word() -> None:
         }
     )
     assert sorted(settings.secrets) == ["pw", "x7-hunter2"]
+    assert settings.passwords == ["pw"]
+
+
+def test_what_opens_nothing_may_stand_in_an_operators_arguments() -> None:
+    """An application's principal, its provider's address and a region have their place there, too."""
+    made = KafkaSettings((
+        ("sasl.kerberos.principal", "etl@EXAMPLE.COM"), ("sasl.oauthbearer.client.id", "0oa1b2c3d4"),
+        ("sasl.oauthbearer.client.secret", "s3cret"), ("sasl.oauthbearer.config", "eu-central-1"),
+        ("sasl.oauthbearer.token.endpoint.url", "https://idp.example/token"), ("ssl.ca.pem", "public"),
+        ("ssl.certificate.pem", "public"), ("ssl.key.pem", "private"),
+        ("sasl.oauthbearer.assertion.private.key.passphrase", "phrase"),
+    ))  # fmt: skip
+    assert sorted(made.passwords) == ["phrase", "private", "s3cret"]

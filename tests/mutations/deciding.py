@@ -124,6 +124,16 @@ OF_DECIDING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "one-application-per-attempt",
+        "token-of-two-tries",
+        "a platform that takes one token for one request is given another one at each try",
+        "airflow_kafka_eos/operators/own_submitter.py",
+        "load.key, ref.attempt, str(try_id)])",
+        "load.key, ref.attempt])",
+        ("tests/adapters/test_own_submitter.py::"
+         "test_a_token_is_one_trys_alone_and_fits_where_platforms_want_one",),
+    ),
+    Mutation(
+        "one-application-per-attempt",
         "another-runs-repair-collected",
         "collect takes up what its own run has had prepared again, and abandons no other's",
         "airflow_kafka_eos/operators/collect.py",

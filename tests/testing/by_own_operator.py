@@ -45,8 +45,9 @@ def main(text: str) -> None:
         collect.assigned = text
         submit >> collect
     ti = SimpleNamespace(
-        dag_id="trial", run_id="run", map_index=-1, task_id="submit", try_number=1, xcom_push=lambda key, value: None
-    )
+        dag_id="trial", run_id="run", map_index=-1, task_id="submit", try_number=1, id="try",
+        xcom_push=lambda key, value: None,
+    )  # fmt: skip
     context: Any = CONTEXT | {"ti": ti, "params": {}, "run_id": "run"}
     submit.render_template_fields(context)
     submit.execute(context)

@@ -30,6 +30,10 @@ _SHOWN = frozenset({
     "batch.size", "message.max.bytes", "oauth_cb",
 })  # fmt: skip
 
+_SECRET_WORDS = ("password", "passphrase", "secret", "token", "jaas", "user.info", "pem")
+#: How keys end that are named like a secret's, and have none.
+_OPEN_NOTHING = (".url", ".ca.pem", ".certificate.pem")
+
 #: librdkafka names one setting twice; the first name is kept.
 _ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
@@ -232,6 +236,12 @@ class KafkaSettings:
         occur in any text."""
         return [value for key, value in self._items if _is_secret(key, value)]
 
+    @property
+    def passwords(self) -> list[str]:
+        """Of the secrets those that open something. Ids, regions, addresses and certificates may stand elsewhere too,
+        in arguments that have nothing to do with Kafka."""
+        return [value for key, value in self._items if is_secret_name(key) and not key.endswith(_OPEN_NOTHING)]
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value if key in _SHOWN else '***'}" for key, value in self._items)
         return f"KafkaSettings({shown})"
@@ -241,7 +251,7 @@ class KafkaSettings:
 
 def is_secret_name(key: str) -> bool:
     """Whether a client's setting of that name, Kafka's or the registry's, has a value that nobody may read."""
-    return any(word in key for word in ("password", "secret", "token", "jaas", "user.info", "pem"))
+    return any(word in key for word in _SECRET_WORDS)
 
 
 def _is_secret(key: str, value: str) -> bool:

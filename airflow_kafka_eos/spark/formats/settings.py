@@ -225,20 +225,24 @@ class RegistrySettings:
         """The URL, or URLs; they have no user name and password."""
         return str(dict(self._items)["url"])
 
+    @property
+    def passwords(self) -> list[str]:
+        """What opens the registry, or a proxy before it."""
+        found = []
+        for key, value in self._items:
+            if key == "proxy":
+                found.append(urlsplit(str(value)).password or "")
+            elif key == "basic.auth.user.info":
+                found.append(str(value).partition(":")[2])
+            elif key not in ("url", *_NUMBERS) and any(w in key for w in ("password", "token", "secret")):
+                found.append(str(value))
+        return [secret for secret in found if secret]
+
     def scrub(self, text: str) -> str:
         """A foreign text without any of our secrets."""
-        for key, value in self._items:
-            if key in _NUMBERS or key == "url":
-                continue
-            if key == "proxy":
-                secrets = [urlsplit(str(value)).password or ""]
-            elif key == "basic.auth.user.info":
-                secrets = [str(value).partition(":")[2]]
-            else:
-                secrets = [str(value)] if any(w in key for w in ("password", "token", "secret")) else []
-            for secret in secrets:
-                for form in (secret, quote(secret, safe="")):
-                    text = text.replace(form, "***") if form else text
+        for secret in self.passwords:
+            for form in (secret, quote(secret, safe="")):
+                text = text.replace(form, "***")
         return text
 
     def __repr__(self) -> str:
