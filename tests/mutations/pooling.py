@@ -245,6 +245,27 @@ OF_POOLING: tuple[Mutation, ...] = (
         (_RESTORED + "test_what_is_open_under_a_slot_is_not_ended_while_one_of_the_name_s_shows_an_unknown_commit",),
     ),
     Mutation(
+        "verified-end-before-reuse",
+        "hanging-taken-for-the-holders",
+        "what hangs under a slot is not aborted with its present holder",
+        "airflow_kafka_eos/cli/ending.py",
+        "    if isinstance(parse(at.transactional_id), PooledId) and not is_shown:\n",
+        "    if False:\n",
+        (
+            "tests/protocol/test_hanging.py::TestOnTransactionVersion1::"
+            "test_what_hangs_under_a_slot_is_not_taken_for_its_present_holders",
+        ),
+    ),
+    Mutation(
+        "one-cluster-per-attempt",
+        "slot-of-a-cluster-that-is-gone",
+        "a slot of a cluster that is gone is used in no other",
+        "airflow_kafka_eos/ledger/admin.py",
+        "    slots.retire_held(connection, forgotten)\n",
+        "",
+        ("tests/protocol/test_elsewhere.py::test_a_slot_of_a_cluster_that_is_gone_is_used_in_no_other",),
+    ),
+    Mutation(
         "unknown-commit-stops",
         "epoch-of-a-later-version",
         "before transaction version 2 no commit is shown an epoch later than it was decided",

@@ -328,6 +328,39 @@ class TestOnTransactionVersion1:
         behind.session.ledger.close()
 
 
+    def test_what_hangs_under_a_slot_is_not_taken_for_its_present_holders(
+        self,
+        pooled: PooledWorld,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """Else ``transactions abort`` ends a load that is at work, and leaves what was pointed at."""
+        monkeypatch.setenv(LEDGER_VARIABLE, f"sqlite:///{tmp_path}/ledger.db")
+        aborted = pooled.of("aborted")
+        (its,) = aborted.prepare(["x"]).transactions
+        sweep_all(aborted)
+        late(aborted, its, 0, partition=1)  # in partition 0 the next transaction would take it in
+        at_work = pooled.of("at work")
+        (present,) = at_work.prepare(["y"]).transactions
+        assert present.transactional_id == its.transactional_id
+        for one, code, ended in ((its, 1, []), (present, 0, [present.transactional_id])):
+            (producer,) = shown(pooled, one)
+            place = ["--topic", pooled.topic, "--partition", str(producer.partition.partition)]
+            place += ["--start-offset", str(producer.txn_start_offset)]
+            to = ["--bootstrap-server", pooled.settings.bootstrap_servers, "--namespace", "test"]
+            capsys.readouterr()
+            assert main(["transactions", "abort", *place, *to, "--yes", "--quiet", "0s", "--output", "json"]) == code
+            said = capsys.readouterr()
+            if ended:
+                assert json.loads(said.out)["aborted"] == ended
+            else:
+                assert "it hangs, and the id was given to attempt 1 of load" in said.err
+                assert f"transactions hanging --topic {pooled.topic}" in said.err
+                assert pooled.open_ids() == [present.transactional_id]
+        assert pooled.visible() == []
+
+
 def commit_in_part(world: World) -> PreparedTransaction:
     """Decided, and committed in partition 0; its coordinator has forgotten partition 1."""
     manifest = prepare_forgotten(world, "ab", known=[0])
