@@ -31,10 +31,10 @@ from airflow_kafka_eos.cli.terminal import (
     show,
     worst,
 )
-from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.naming import PooledId, parse
-from airflow_kafka_eos.transaction import TopicPartition
+from airflow_kafka_eos.transaction import CoordinatorState, TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
@@ -171,9 +171,13 @@ def _attempt_at(session: Session, tp: TopicPartition, at: PreparedTransaction) -
     :raises UndecidableError: its id is a slot's, and its coordinator shows another one under it: it hangs, and the slot
         may be another attempt's by now.
     """
+    from airflow_kafka_eos.protocol.guards.slots import may_show
+
     attempt = _attempt(session, at.transactional_id)
     seen = session.coordinator.describe([at.transactional_id]).get(at.transactional_id)
     is_shown = seen is not None and seen.is_open and seen.state == at.state
+    if seen is not None and seen.coordinator_state in (CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT):
+        is_shown = may_show(at.state, seen.state)  # its markers are still to come
     if isinstance(parse(at.transactional_id), PooledId) and not is_shown:
         raise UndecidableError(
             f"what {tp} has open as {at.state} is not what the coordinator shows under this id: it hangs, and the id "
@@ -261,11 +265,16 @@ def _hanging(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)
         found = find(session, _partitions(session, topics), longer_than_ms=arguments.running_longer_than)
-        ended = [h for h in found if h.whose is Whose.OURS] if arguments.abort else []
-        if ended:
-            confirm(arguments, f"Write abort markers for {len(ended)} hanging transactions of this ledger?")
-            for one in ended:
-                abort(session, one)
+        ours = [h for h in found if h.whose is Whose.OURS] if arguments.abort else []
+        ended, refused = [], []
+        if ours:
+            confirm(arguments, f"Write abort markers for {len(ours)} hanging transactions of this ledger?")
+            for one in ours:
+                try:
+                    abort(session, one)
+                    ended.append(one)
+                except (UndecidableError, InDoubtError, NotFinishedError) as e:
+                    refused.append(e)  # it keeps no other from being ended
         servers = session.partitions.wire.settings.bootstrap_servers
     shown = [_row(h, h in ended) | {"what_to_do": None if h in ended else what_to_do(h, servers)} for h in found]
     nothing = f"no hanging transactions in {', '.join(topics)}"
@@ -276,8 +285,10 @@ def _hanging(arguments: argparse.Namespace) -> int:
     doubts = {str(h.doubt): h.doubt for h in found if h.doubt is not None}
     for text in doubts:
         say(f"airflow-kafka-eos: NOT PROVEN TO HANG: {text}")
+    for error in refused:
+        say(f"airflow-kafka-eos: {type(error).__name__}: {error}")
     left = [h for h in found if h.is_proven and h not in ended]
-    return worst([*([FOUND] if left else []), *map(code_of, doubts.values())])
+    return worst([*([FOUND] if left else []), *map(code_of, [*doubts.values(), *refused])])
 
 
 def _of_the_ledger(session: Session) -> list[str]:

@@ -225,12 +225,15 @@ def _check_not_shown(task: OwnSubmitter, collect: CollectLoadOperator, resolved:
 
     registry = registry_settings(collect.registry_conn_id).passwords if collect.registry_conn_id else []
     fields = {field: getattr(task, field, None) for field in task.template_fields}
-    for whose, secrets in (
-        ("the Kafka connection's", resolved.settings.passwords),
-        ("the schema registry's", registry),
-        ("the ledger's", secrets_of(parse(resolved.ledger_url))),
+    ledger = parse(resolved.ledger_url)
+    # a job may have another database's login, which is the same
+    whole_url = [part for part in (ledger.host, ledger.database) if part]
+    for whose, secrets, beside in (
+        ("the Kafka connection's", resolved.settings.passwords, []),
+        ("the schema registry's", registry, []),
+        ("the ledger's", secrets_of(ledger), whole_url),
     ):
-        place = shown_secret(fields, secrets)
+        place = shown_secret(fields, secrets, beside)
         if place is not None:
             raise ConfigurationError(
                 f"{place} of {_of(task)} has a secret of {whose}: Airflow's UI shows what is rendered, and the "

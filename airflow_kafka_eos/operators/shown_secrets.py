@@ -18,22 +18,30 @@ from airflow_kafka_eos.operators.marks import attributes
 _SHORTEST = 4
 #: What is shorter, or shorter than the second and a plain word or number, may be in a path or a name (``airflow``).
 _SHORT, _SHORT_WORD = 8, 16
+#: What may be a part of a longer name; as a whole it is no chance.
+_NAME_LIKE = re.compile(r"[\w.-]+")
 # however often JSON is in JSON: behind each backslash is what it stands for, or a backslash
 _ESCAPED = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|([nrt]))?")
 # a name of a password, not of where one is (secretName), and what may stand between it and the value
 _NAMED = r"(?i:(?:password|passwd|passphrase|pwd|client[._-]?secret)\W{1,8}|user[._-]?info\W{1,8}[^\s\"':]*:)"
 
 
-def shown_secret(fields: Mapping[str, Any], secrets: Iterable[str]) -> str | None:
+def shown_secret(fields: Mapping[str, Any], secrets: Iterable[str], beside: Iterable[str] = ()) -> str | None:
     """The field that has one of them, and where in it: ``conf['spark.x']``, ``env_vars[0].value``; never a value.
 
     As it is, and as JSON, URLs and YAML have it. What may as well be part of a path or a name counts behind the name
     of a password alone, and in a URL's login.
 
     :param fields: rendered, by their names.
+    :param beside: it counts only in a text that has all of these too.
     """
     wanted = [holds for secret in secrets if (holds := _looks_for(secret)) is not None]
-    return _place(fields, lambda text: any(holds(text) for holds in wanted), "{}".format, "", set()) if wanted else None
+    more = tuple(beside)
+
+    def holds_one(text: str) -> bool:
+        return all(one in text for one in more) and any(holds(text) for holds in wanted)
+
+    return _place(fields, holds_one, "{}".format, "", set()) if wanted else None
 
 
 def _place(
@@ -74,6 +82,9 @@ def _looks_for(secret: str) -> Callable[[str], bool] | None:
         any_form = "|".join(re.escape(form) for form in sorted(forms | {_unescaped(secret)}))
         named = re.compile(rf"{_NAMED}(?:{any_form})(?![./-]*\w)|:(?:{any_form})@")
         return lambda text: any(named.search(one) for one in (text, _unescaped(text)))
+    if len(secret) < _SHORT_WORD and _NAME_LIKE.fullmatch(secret):
+        whole = re.compile(rf"(?<!\w)(?<!\w[-._]){re.escape(secret)}(?!\w)(?![-._]\w)")
+        return lambda text: any(whole.search(one) for one in (text, _unescaped(text)))
     return lambda text: any(form in text for form in forms) or bare in _bare(text)
 
 

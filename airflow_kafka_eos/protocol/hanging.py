@@ -374,6 +374,7 @@ def end_ours(
     there = still_there(session, partitions)
     ended = [] if ended is None else ended
     refused: KafkaEosError | None = None
+    is_hidden = False
     for one in _search(session, there, longer_than_ms, nameless=False) if there else ():
         attempt, name = one.attempt, one.transactional_id
         if one.whose is not Whose.OURS or attempt is None or name is None:
@@ -383,6 +384,8 @@ def end_ours(
         is_decided = session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state))
         if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:
             continue
+        if is_hidden and PooledId.parse(name) is not None:
+            continue  # each would be waited for as long, and be refused for the same
         try:
             abort(session, one)
         except UndecidableError:
@@ -390,6 +393,7 @@ def end_ours(
         except (InDoubtError, NotFinishedError) as e:
             log.warning("the hanging transaction %s is left: %s", one, e.message)
             refused = refused or e
+            is_hidden = is_hidden or isinstance(e, NotFinishedError)
             continue
         log.info("the hanging transaction %s of %s is ended", one, name)
         ended.append(one)
@@ -459,9 +463,15 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         raise UndecidableError(
             f"{hanging} is not hanging any more", remedy="Nothing is left to do: look again to be sure"
         )
-    check_abortable(now)
     name = now.transactional_id
-    if now.attempt is not None and name is not None and PooledId.parse(name) is not None:
+    is_pooled = name is not None and PooledId.parse(name) is not None
+    if is_pooled and now.whose is Whose.FOREIGN:
+        raise UndecidableError(
+            f"{hanging} was ours, and its slot was leased anew meanwhile: whose it is is not known",
+            remedy="Look for hanging transactions again, once that load is through",
+        )
+    check_abortable(now)
+    if now.attempt is not None and is_pooled:
         check_commits_known(session, now.attempt.load)
     wire = session.partitions.wire
     log.warning("writing an abort marker for the hanging transaction %s", now)

@@ -160,11 +160,15 @@ def reads_aborted(frame: DataFrame) -> bool:
 
     For a warning only, so no more than a look into Spark's plan: False where that has another shape.
     """
+    def is_told(leaf: Any) -> bool:
+        with suppress(Exception):  # a leaf of another kind has neither
+            if leaf.sourceName() == "kafka":
+                return bool(leaf.extraOptions().get("kafka.isolation.level") == "read_committed")
+        return True
+
     with suppress(Exception):
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-        for leaf in (leaves.apply(n) for n in range(leaves.length())):
-            if leaf.sourceName() == "kafka" and leaf.extraOptions().get("kafka.isolation.level") != "read_committed":
-                return True
+        return not all(is_told(leaves.apply(n)) for n in range(leaves.length()))
     return False
 
 

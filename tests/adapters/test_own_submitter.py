@@ -428,6 +428,19 @@ def test_where_a_secret_is_found_is_said_without_it() -> None:
     assert shown_secret({"nested": around, "reference": {"secretKeyRef": {"key": "x7"}}}, [secret, "", "x7"]) is None
 
 
+def test_a_secret_that_may_be_a_part_of_a_name_counts_as_a_whole() -> None:
+    for text in ("--topics orders-2024-eu", "eu-orders-2024", "orders-2024.csv", "xorders-2024"):
+        assert shown_secret({"a": text}, ["orders-2024"]) is None, text
+    for text in ("--password orders-2024", "orders-2024", '{"a": "orders-2024"}', "--orders-2024", "u:orders-2024@h"):
+        assert shown_secret({"a": text}, ["orders-2024"]) == "a", text
+
+
+def test_a_secret_counts_beside_what_it_is_of() -> None:
+    url = "postgresql://eos:correcthorsebatterystaple@db/ledger"
+    for text, place in ((url, "a"), (url.replace("ledger", "shop"), None), (url.replace("@db", "@other"), None)):
+        assert shown_secret({"a": text}, ["correcthorsebatterystaple"], ["db", "ledger"]) == place
+
+
 @pytest.mark.parametrize("secret", ["airflow", "postgres", "12345678", "p-1"])
 def test_a_plain_word_is_found_as_a_password_alone(secret: str) -> None:
     """It is in paths, names and images, and no author could do without."""

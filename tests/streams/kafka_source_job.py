@@ -19,7 +19,8 @@ def main(jars: str) -> None:
 
     told = kafka(**{"kafka.isolation.level": "read_committed"})
     numbers = spark.readStream.format("rate").load().selectExpr("CAST(CAST(value AS STRING) AS BINARY) AS value")
-    frames = [told, told.union(numbers), numbers, kafka(), told.union(kafka())]
+    static = spark.createDataFrame([(b"a",)], "value binary")
+    frames = [told, told.union(numbers), numbers, kafka(), told.union(kafka()), static.join(kafka(), "value")]
     print(json.dumps([reads_aborted(frame) for frame in frames]))
 
 

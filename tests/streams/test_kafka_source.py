@@ -26,4 +26,4 @@ def test_a_query_that_reads_what_was_aborted_is_known() -> None:
         cwd=REPOSITORY, env=os.environ | spark_environment(), capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [False, False, False, True, True]
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, False, False, True, True, True]

@@ -250,9 +250,12 @@ class Wire:
     def ends_raise_epochs(self) -> bool:
         """Whether the end of a transaction adds one to its epoch (transaction version 2, KIP-890).
 
-        Asked anew unless it was so on connecting: a cluster may have been upgraded since.
+        Asked anew unless it was so on connecting, and of every broker: a cluster may have been upgraded since, or be
+        about to.
         """
-        return self.transaction_version() >= 2 or finalized(self.ask_versions()).get(TRANSACTION_VERSION, 0) >= 2
+        return self.transaction_version() >= 2 or any(
+            finalized(self._versions_of(broker)).get(TRANSACTION_VERSION, 0) >= 2 for broker in self.broker_ids()
+        )
 
     def features(self) -> dict[str, int]:
         """The levels of the features that the cluster goes by (KIP-584), as a broker showed them on connecting."""
@@ -263,6 +266,9 @@ class Wire:
         """An ApiVersions answer of this broker, or of any."""
         request = ApiVersionsRequest(client_software_name=_CLIENT, client_software_version="0", min_version=3)
         return self.send_to_any(request) if node_id is None else self.send_to_broker(node_id, request)
+
+    def _versions_of(self, node_id: int) -> Any:
+        return self.until_settled(lambda: self.ask_versions(node_id), what=f"the versions of broker {node_id}")
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
         """What the broker offers: api key -> (lowest, highest version)."""

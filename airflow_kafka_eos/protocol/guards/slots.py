@@ -205,9 +205,10 @@ def decided_of(
     """By id, the identities decided to be committed that may be shown as these are.
 
     Where an end leaves the epoch as it is (before transaction version 2), one that is shown an epoch later is another
-    holder's commit, which the ledger has forgotten.
+    holder's commit, which the ledger has forgotten. A cluster whose version was lowered shows such of its own
+    (docs/brokers.md): then a person has to look.
     """
-    shown = {d.transactional_id: d.state for d in described}
+    shown = {d.transactional_id: d.state for d in described if d.coordinator_state.is_committed}
     found = session.ledger.decided_states([PreparedTransaction(name, state) for name, state in shown.items()])
     exactly = {name: states & {shown[name]} for name, states in found.items()}
     if all(exactly.values()) or session.partitions.wire.ends_raise_epochs():
