@@ -99,7 +99,8 @@ class Cursor:
             if self.first_since is None:
                 raise ConfigurationError(
                     "sql=… with a cursor has no first_since: the first query would compare with NULL, and find no row",
-                    remedy="Set Cursor(first_since=…) to what is before every row, such as 0 or '1970-01-01'",
+                    remedy="Set Cursor(first_since=…) to what is before every row: 0, or a time as the source answers "
+                    "it, such as '1970-01-01T00:00:00+00:00'",
                 )
 
 

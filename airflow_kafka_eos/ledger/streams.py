@@ -477,12 +477,18 @@ def _check_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, run
             f"{_KNOWN.get(one.decided, one.decided)}"
             for one in _set_free(connection, stream.id, batch.query_id)
         )
+        added = (
+            f". Was this frame of foreachBatch added to the query? Then N is {batch.number - 1}, though the other "
+            f"frames of batch {batch.number} are there"
+            if run.beside is not None and batch.number > 0
+            else ""
+        )
         raise InDoubtError(
             f"the ledger got a new id, a slot of query {batch.name!r} was in doubt, or the query had another name "
             f"before: it does not know which batches the topics have{names}",
             remedy="Nothing is written. Look which batch is the last one that they have, and say so by "
             f"`airflow-kafka-eos streams set {name_in_command(batch.load)} --decided N`: -1 for none; {batch.number} "
-            "passes over the one that the query asks for now",
+            f"passes over the one that the query asks for now{added}",
             load=str(batch.load),
         )
     if batch.number > stream.decided + 1:

@@ -343,6 +343,18 @@ def test_a_frame_that_is_added_is_told_which_batch_is_before_its_first(ledger: L
     decide(ledger, added, 1, FUNCTION)
 
 
+def test_so_is_one_that_is_added_where_another_was_set_free(ledger: Ledger) -> None:
+    """Nobody knows then whether it had the other one's name, and the topics have its batch, of the other frames."""
+    for name in ("clicks", "gone"):
+        begin(ledger, replace(batch(0), name=name), FUNCTION)
+        decide(ledger, replace(batch(0), name=name), 1, FUNCTION)
+    ledger.set_stream("team", "gone", forget_query=True)
+    added = replace(batch(1), name="added")
+    with pytest.raises(InDoubtError, match="does not know which batches the topics have") as refused:
+        begin(ledger, added, FUNCTION)
+    assert "Was this frame of foreachBatch added to the query? Then N is 0" in refused.value.remedy
+
+
 def test_what_a_person_says_of_a_query(ledger: Ledger) -> None:
     for number in range(2):
         begin(ledger, batch(number))

@@ -212,7 +212,7 @@ def unit_of(place: Place, source: Source) -> str:
     program.write_text(filled(block("python"), written), encoding="utf-8")
     jars = f"--jars {','.join(map(str, source.jars))} " if source.jars else ""
     here = {
-        "/opt/spark/bin": str(BIN), "spark://spark:7077": "local[2]",
+        "/opt/spark/bin": str(BIN), "/opt/orders/venv/bin/python": sys.executable, "spark://spark:7077": "local[2]",
         "/opt/jobs/orders_stream.py": f"{jars}{program}",
         "/etc/orders/ledger": str(ledger), "/etc/orders/kafka.json": str(kafka),
     }  # fmt: skip
