@@ -221,11 +221,11 @@ def set_stream(
 def forget_decided(connection: Connection) -> None:
     """Of no query is it known any more which batch was its last one: the ledger was put back, and got a new id.
 
-    What brokers have of batches since is not found under the new id, so a person has to say.
+    What brokers have of batches since is not found under the new id, so a person has to say. The offsets of what this
+    ledger has decided stay: an older checkpoint may plan those batches anew (rule: same-range).
     """
     connection.execute(update(t.streams).values(decided=None, updated_at=now()))
     connection.execute(update(t.stream_queries).values(decided=None))
-    connection.execute(delete(t.stream_batches))
 
 
 def settle_slot(connection: Connection, namespace: str, name: str, number: int) -> bool:

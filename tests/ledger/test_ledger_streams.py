@@ -394,6 +394,20 @@ def test_behind_a_new_id_a_person_says_which_batch_was_the_last(ledger: Ledger) 
     assert begin(ledger, batch(1)).verdict is None
 
 
+def test_behind_a_new_id_an_older_checkpoint_is_known_by_its_offsets(ledger: Ledger) -> None:
+    """What it plans anew would be passed over, for the batch is decided: its other rows were never written."""
+    for number in range(3):
+        begin(ledger, batch(number))
+        decide(ledger, batch(number), 1)
+    ledger.new_id(decided_by="test")
+    ledger.bind_stream(batch(1), SECOND)
+    ledger.set_stream("team", "clicks", decided=4)
+    assert begin(ledger, batch(1), SECOND).verdict is Verdict.COMMIT
+    with pytest.raises(OtherCheckpointError, match="batch 1 of query 'clicks' was decided with other offsets"):
+        begin(ledger, batch(1, "others"), SECOND)
+    assert begin(ledger, batch(5), SECOND).number == 1
+
+
 def test_behind_a_new_id_a_run_that_has_opened_the_old_one_is_refused(ledger: Ledger, url: str) -> None:
     """A driver keeps its ledger open from batch to batch."""
     begin(ledger, batch(0))

@@ -345,6 +345,16 @@ OF_STREAMS: tuple[Mutation, ...] = (
         (f"{_LEDGER_TESTS}test_behind_a_new_id_a_person_says_which_batch_was_the_last",),
     ),
     Mutation(
+        "same-range",
+        "new-id-forgets-offsets",
+        "behind a new id a batch that is decided is still known by its offsets",
+        "airflow_kafka_eos/ledger/streams.py",
+        "    connection.execute(update(t.stream_queries).values(decided=None))\n\n\n",
+        "    connection.execute(update(t.stream_queries).values(decided=None))\n"
+        "    connection.execute(delete(t.stream_batches))\n\n\n",
+        (f"{_LEDGER_TESTS}test_behind_a_new_id_an_older_checkpoint_is_known_by_its_offsets",),
+    ),
+    Mutation(
         "only-our-ids",
         "goes-on-under-the-old-id",
         "behind a new id a run that has opened the old one begins and decides nothing",
