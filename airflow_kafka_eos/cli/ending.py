@@ -31,16 +31,16 @@ from airflow_kafka_eos.cli.terminal import (
     show,
     worst,
 )
-from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, NotFinishedError, UndecidableError
+from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.naming import PooledId, parse
-from airflow_kafka_eos.transaction import CoordinatorState, TopicPartition
+from airflow_kafka_eos.transaction import TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.rows import AttemptRow
     from airflow_kafka_eos.protocol.hanging import HangingTransaction
     from airflow_kafka_eos.protocol.session import Session
-    from airflow_kafka_eos.transaction import PreparedTransaction
+    from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 
 
 def add_to(transactions: Any) -> None:
@@ -171,12 +171,11 @@ def _attempt_at(session: Session, tp: TopicPartition, at: PreparedTransaction) -
     :raises UndecidableError: its id is a slot's, and its coordinator shows another one under it: it hangs, and the slot
         may be another attempt's by now.
     """
-    from airflow_kafka_eos.protocol.guards.slots import may_show
+    from airflow_kafka_eos.protocol.guards.slots import ENDING, may_show
 
-    attempt = _attempt(session, at.transactional_id)
-    seen = session.coordinator.describe([at.transactional_id]).get(at.transactional_id)
+    attempt, seen = _attempt_seen(session, at.transactional_id)
     is_shown = seen is not None and seen.is_open and seen.state == at.state
-    if seen is not None and seen.coordinator_state in (CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT):
+    if seen is not None and seen.coordinator_state in ENDING:
         is_shown = may_show(at.state, seen.state)  # its markers are still to come
     if isinstance(parse(at.transactional_id), PooledId) and not is_shown:
         raise UndecidableError(
@@ -193,6 +192,11 @@ def _attempt_at(session: Session, tp: TopicPartition, at: PreparedTransaction) -
 
 def _attempt(session: Session, name: str) -> AttemptRow:
     """Whose it is now; refuses what is not ours, or not of this cluster."""
+    return _attempt_seen(session, name)[0]
+
+
+def _attempt_seen(session: Session, name: str) -> tuple[AttemptRow, TransactionDescription | None]:
+    """:func:`_attempt`, and what its coordinator shows."""
     from airflow_kafka_eos.protocol.guards.ownership import (
         check_cluster,
         check_ours,
@@ -210,7 +214,7 @@ def _attempt(session: Session, name: str) -> AttemptRow:
             transactional_id=name,
         )
     check_cluster(session, [attempt])
-    return attempt
+    return attempt, seen
 
 
 def _is_decided(session: Session, attempt: AttemptRow, name: str) -> bool:
@@ -260,21 +264,16 @@ def _show(
 
 
 def _hanging(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.protocol.hanging import Whose, abort, find, what_to_do
+    from airflow_kafka_eos.protocol.hanging import Whose, abort_each, find, what_to_do
 
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)
         found = find(session, _partitions(session, topics), longer_than_ms=arguments.running_longer_than)
         ours = [h for h in found if h.whose is Whose.OURS] if arguments.abort else []
-        ended, refused = [], []
         if ours:
             confirm(arguments, f"Write abort markers for {len(ours)} hanging transactions of this ledger?")
-            for one in ours:
-                try:
-                    abort(session, one)
-                    ended.append(one)
-                except (UndecidableError, InDoubtError, NotFinishedError) as e:
-                    refused.append(e)  # it keeps no other from being ended
+        ended: list[HangingTransaction] = []
+        refused = abort_each(session, ours, ended)
         servers = session.partitions.wire.settings.bootstrap_servers
     shown = [_row(h, h in ended) | {"what_to_do": None if h in ended else what_to_do(h, servers)} for h in found]
     nothing = f"no hanging transactions in {', '.join(topics)}"

@@ -189,12 +189,7 @@ def settle(connection: Connection, namespace: str, name: str, number: int) -> bo
     """
     c = t.slots.c
     doubtful = and_(_is(namespace, name), c.number == number, c.doubt.is_not(None))
-    values = {
-        "doubt": None,
-        "checked_at": None,
-        "released_at": func.coalesce(c.released_at, text_of(clock(connection))),
-        "quarantined_until": RETIRED,
-    }
+    values = {"doubt": None} | _retired(connection)
     return connection.execute(update(t.slots).where(doubtful).values(values)).rowcount == 1
 
 
@@ -207,9 +202,13 @@ def retire_held(connection: Connection, attempt_ids: Collection[int]) -> None:
     c = t.slots.c
     for some in slices(sorted(attempt_ids), 500):
         held = and_(c.attempt_id.in_(some), c.doubt.is_(None))
-        released = func.coalesce(c.released_at, text_of(clock(connection)))
-        values = {"checked_at": None, "released_at": released, "quarantined_until": RETIRED}
-        connection.execute(update(t.slots).where(held).values(values))
+        connection.execute(update(t.slots).where(held).values(_retired(connection)))
+
+
+def _retired(connection: Connection) -> dict[str, Any]:
+    """Of a slot that nobody leases again; one that is held is given back."""
+    released = func.coalesce(t.slots.c.released_at, text_of(clock(connection)))
+    return {"checked_at": None, "released_at": released, "quarantined_until": RETIRED}
 
 
 def check_no_doubt(connection: Connection, load: LoadIdentity) -> None:

@@ -517,14 +517,15 @@ def _not_its_turn(connection: Connection, stream: Row[Any], batch: MicroBatch, r
         "newer one, or do the steps of docs/streams.md, Behind a ledger that was restored, and nothing else."
     )
     if run.beside is not None:
+        others = _others(connection, batch)
         remedy += (
             " Else: does the function of foreachBatch leave out a batch, an empty one for instance, or go on behind an "
             "error of the write? It must write each, and pass errors on."
-            f"{_again(stream, batch, _others(connection, batch))}"
+            f"{_again(stream, batch, others)}"
         )
-        if stream.decided == -1 and _others(connection, batch):
+        if stream.decided == -1 and others:
             remedy += (
-                f" Was this frame added to the query? Then it has nothing of the batches before: say so by "
+                " Was this frame added to the query? Then it has nothing of the batches before: say so by "
                 f"`airflow-kafka-eos streams set {name_in_command(batch.load)} --decided N`, N being "
                 f"{batch.number - 1}, and start the query: its rows of batch {batch.number} are written then."
             )

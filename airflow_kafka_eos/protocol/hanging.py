@@ -373,33 +373,53 @@ def end_ours(
     """
     there = still_there(session, partitions)
     ended = [] if ended is None else ended
-    refused: KafkaEosError | None = None
-    is_hidden = False
-    for one in _search(session, there, longer_than_ms, nameless=False) if there else ():
+    found = _search(session, there, longer_than_ms, nameless=False) if there else []
+
+    def is_ours_to_end(one: HangingTransaction) -> bool:
         attempt, name = one.attempt, one.transactional_id
         if one.whose is not Whose.OURS or attempt is None or name is None:
-            continue
+            return False
         if load is not None and (attempt.load != load or attempt.number > up_to):
-            continue  # rule: up-to-its-own-attempt
+            return False  # rule: up-to-its-own-attempt
         is_decided = session.ledger.is_decided_commit(PreparedTransaction(name, one.producer.state))
-        if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:
+        return not is_decided or session.ledger.state(attempt.load) is LoadState.COMMITTED
+
+    # each is asked about right before it is ended
+    refused = abort_each(session, filter(is_ours_to_end, found), ended)
+    for error in refused:
+        if not isinstance(error, UndecidableError):  # it was ended meanwhile
+            raise error  # after what could be ended is ended
+    return ended
+
+
+def abort_each(
+    session: Session, some: Iterable[HangingTransaction], ended: list[HangingTransaction]
+) -> list[KafkaEosError]:
+    """:func:`abort` each of them; one that is refused keeps no other from being ended.
+
+    :param ended: to be filled.
+    :returns: why the others were not: UndecidableError, InDoubtError, NotFinishedError.
+    :raises AccessError: see :func:`abort`.
+    """
+    refused: list[KafkaEosError] = []
+    hides: NotFinishedError | None = None
+    for one in some:
+        name = one.transactional_id
+        if hides is not None and name is not None and PooledId.parse(name) is not None:
+            refused.append(hides)  # each would be waited for as long, and be refused for the same
             continue
-        if is_hidden and PooledId.parse(name) is not None:
-            continue  # each would be waited for as long, and be refused for the same
         try:
             abort(session, one)
-        except UndecidableError:
-            continue  # it was ended meanwhile
-        except (InDoubtError, NotFinishedError) as e:
-            log.warning("the hanging transaction %s is left: %s", one, e.message)
-            refused = refused or e
-            is_hidden = is_hidden or isinstance(e, NotFinishedError)
-            continue
-        log.info("the hanging transaction %s of %s is ended", one, name)
-        ended.append(one)
-    if refused is not None:
-        raise refused  # after what could be ended is ended
-    return ended
+        except (UndecidableError, InDoubtError, NotFinishedError) as e:
+            refused.append(e)
+            if isinstance(e, NotFinishedError):
+                hides = e
+            if not isinstance(e, UndecidableError):
+                log.warning("the hanging transaction %s is left: %s", one, e.message)
+        else:
+            log.info("the hanging transaction %s of %s is ended", one, name)
+            ended.append(one)
+    return refused
 
 
 def end_hanging_in(partitions: Iterable[TopicPartition], *more: str) -> str:

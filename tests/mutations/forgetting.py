@@ -148,7 +148,7 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "hanging-stranger-fails-cleanup",
         "a stranger's hanging transaction is left alone, and no error",
         _HANGING,
-        "        if one.whose is not Whose.OURS or attempt is None or name is None:\n            continue\n",
+        "        if one.whose is not Whose.OURS or attempt is None or name is None:\n            return False\n",
         "",
         (
             "tests/protocol/test_hanging.py::TestOnTransactionVersion1::"
@@ -196,8 +196,8 @@ OF_FORGETTING: tuple[Mutation, ...] = (
         "given-up-ended-by-cleanup",
         "what is decided and not committed is no cleanup's to end",
         _HANGING,
-        "        if is_decided and session.ledger.state(attempt.load) is not LoadState.COMMITTED:\n",
-        "        if False:\n",
+        "        return not is_decided or session.ledger.state(attempt.load) is LoadState.COMMITTED\n",
+        "        return True\n",
         (_EDGES + "test_a_cleanup_ends_nothing_of_another_load_that_was_given_up",),
     ),
     Mutation(

@@ -92,8 +92,8 @@ OF_POOLING: tuple[Mutation, ...] = (
         "settled-slot-leased",
         "a slot that was settled is retired",
         _SLOTS,
-        '        "quarantined_until": RETIRED,\n',
-        '        "quarantined_until": None,\n',
+        '"quarantined_until": RETIRED}\n',
+        '"quarantined_until": None}\n',
         (_TESTS + "test_a_slot_that_was_settled_is_never_leased_again_whoever_held_it",),
     ),
     Mutation(

@@ -114,8 +114,8 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "every-checkpoint-taken-back",
         "nor one of a query that leaves out nothing",
         _LEDGER,
-        "    if run.beside is not None:\n        remedy += (\n            \" Else:",
-        "    if True:\n        remedy += (\n            \" Else:",
+        "    if run.beside is not None:\n        others = ",
+        "    if True:\n        others = ",
         (f"{_LEDGER_TESTS}test_how_a_batch_that_was_left_out_is_asked_for_again",),
     ),
     Mutation(

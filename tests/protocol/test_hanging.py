@@ -327,7 +327,6 @@ class TestOnTransactionVersion1:
         assert [h.producer.state for h in look(behind)] == [transaction.state]
         behind.session.ledger.close()
 
-
     def test_what_hangs_under_a_slot_is_not_taken_for_its_present_holders(
         self,
         pooled: PooledWorld,

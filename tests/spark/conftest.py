@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,22 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.manifest import AttemptRef
 from airflow_kafka_eos.naming import prefix
+from airflow_kafka_eos.sandbox.jars import cache_root
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from bench.jvm import spark_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEDGER = "00000000bb"
 REPOSITORY = str(Path(__file__).resolve().parents[2])
+
+
+def kafka_source_jars() -> list[Path]:
+    """Spark's own Kafka source, as a session's ``spark.jars``."""
+    folder = cache_root() / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    return sorted(spark_sink(folder, version("pyspark")).glob("*.jar"))
 
 
 def spark_environment() -> dict[str, str]:

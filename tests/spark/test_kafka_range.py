@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -18,12 +17,10 @@ from airflow_kafka_eos.kafka.admin.offset_ranges import bounds
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
-from airflow_kafka_eos.sandbox.jars import cache_root
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from bench.jvm import spark_sink
 from tests.kafka.open_transactions import wait_until
 from tests.kafka.test_offset_ranges import produce
-from tests.spark.conftest import REPOSITORY, spark_environment
+from tests.spark.conftest import REPOSITORY, kafka_source_jars, spark_environment
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -35,9 +32,7 @@ def partitions(kafka: LocalKafka) -> Iterator[Partitions]:
 
 
 def read(kafka: LocalKafka, since: Any, until: Any) -> Any:
-    folder = cache_root() / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    jars = ",".join(map(str, sorted(spark_sink(folder, version("pyspark")).glob("*.jar"))))
+    jars = ",".join(map(str, kafka_source_jars()))
     command = [sys.executable, "-m", "tests.spark.kafka_range_job", kafka.bootstrap_servers, jars]
     done = subprocess.run(
         [*command, json.dumps(since), json.dumps(until)], cwd=REPOSITORY, env=os.environ | spark_environment(),

@@ -6,21 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
-from airflow_kafka_eos.sandbox.jars import cache_root
-from bench.jvm import spark_sink
-from tests.spark.conftest import REPOSITORY, spark_environment
+from tests.spark.conftest import REPOSITORY, kafka_source_jars, spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 def test_a_query_that_reads_what_was_aborted_is_known() -> None:
-    folder = cache_root() / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    jars = ",".join(map(str, sorted(spark_sink(folder, version("pyspark")).glob("*.jar"))))
+    jars = ",".join(map(str, kafka_source_jars()))
     done = subprocess.run(
         [sys.executable, "-m", "tests.streams.kafka_source_job", jars],
         cwd=REPOSITORY, env=os.environ | spark_environment(), capture_output=True, text=True, check=False, timeout=300,

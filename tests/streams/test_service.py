@@ -16,16 +16,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from airflow_kafka_eos.sandbox.jars import cache_root
-from bench.jvm import spark_sink
 from tests.kafka.open_transactions import wait_until
-from tests.spark.conftest import REPOSITORY, spark_environment
+from tests.spark.conftest import REPOSITORY, kafka_source_jars, spark_environment
 from tests.streams.conftest import Place, open_ids
 
 MINUTES = float(os.environ.get("MINUTES", "0"))
@@ -145,9 +142,7 @@ class KafkaSource(Source):
         self._topic = f"{place.topic}-in"
         place.kafka.create_topic(self._topic, partitions=2)
         self._producer = Producer({"bootstrap.servers": place.kafka.bootstrap_servers, "enable.idempotence": True})
-        folder = cache_root() / "bench"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.jars = sorted(spark_sink(folder, version("pyspark")).glob("*.jar"))
+        self.jars = kafka_source_jars()
 
     def reads(self) -> str:
         servers = self.place.kafka.bootstrap_servers

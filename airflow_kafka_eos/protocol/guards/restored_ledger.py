@@ -212,8 +212,9 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
         listed = _listed_by_all(
             session, load, listing, SETTLES_S, "brokers know more of the name's slots than the ledger"
         )
-    slots = session.ledger.slots(load.namespace, load.name)
-    retired = {slot.number for slot in slots if slot.is_retired}
+    namespace, name = load.namespace, load.name
+    slots = session.ledger.slots(namespace, name)
+    retired = {s.number for s in slots if s.is_retired}
     pooled = ((i, PooledId.parse(i)) for i in listed)
     ids = {i: found.slot for i, found in pooled if found is not None and found.slot not in retired}
     if not ids:
@@ -224,8 +225,9 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
     if not unknown:
         return
     doubt = _doubt(load, "has not decided what the broker shows as committed under slots of the load's name", unknown)
-    for number in sorted({ids[i] for i in unknown} & {slot.number for slot in slots}):
-        session.ledger.put_slot_in_doubt(load.namespace, load.name, number, doubt.message)
+    in_doubt = sorted({ids[i] for i in unknown} & {s.number for s in slots})
+    for number in in_doubt:
+        session.ledger.put_slot_in_doubt(namespace, name, number, doubt.message)
     raise doubt
 
 

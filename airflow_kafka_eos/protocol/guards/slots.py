@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 #: A coordinator notes that a transaction is complete a moment after its last marker, which is all that the ledger
 #: waited for.
-_ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT})
+ENDING = frozenset({CoordinatorState.PREPARE_COMMIT, CoordinatorState.PREPARE_ABORT})
 _ENDING_S = 30.0
 
 
@@ -262,7 +262,7 @@ def _settled(session: Session, row: AttemptRow, slot: int, poll_s: float) -> dic
     give_up = time.monotonic() + _ENDING_S
     while True:
         described = session.coordinator.describe(ids) if ids else {}
-        ending = sorted(i for i, d in described.items() if d.coordinator_state in _ENDING)
+        ending = sorted(i for i, d in described.items() if d.coordinator_state in ENDING)
         if not ending:
             return described
         if time.monotonic() > give_up:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,8 @@ from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.protocol.cleanup import namespace
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
 from airflow_kafka_eos.protocol.session import Session, connect
-from airflow_kafka_eos.sandbox.jars import cache_root
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.sandbox.spark import quick_settings
-from bench.jvm import spark_sink
 from tests.faults.environment import Environment, delete_topics, short_folder
 from tests.faults.facts import Record
 from tests.faults.hands import Hands
@@ -45,6 +42,7 @@ from tests.faults.worlds.outcome import Outcome
 from tests.faults.worlds.restored import LedgerRestored
 from tests.faults.worlds.stream_judge import BEAT, Batch, Beat, QueryFact, judge, standing, torn_s
 from tests.faults.worlds.stream_plan import BETWEEN_LIVES, FORKS, Kind, StreamPlan, Strike
+from tests.spark.conftest import kafka_source_jars
 
 NAMESPACE = "worlds"
 #: so long the whole source may take behind the last strike
@@ -215,9 +213,7 @@ class StreamWorld:
         spark = dict(_ONCE) if plan.runs_once else {}
         if plan.source == "kafka":
             source = {"topic": self.source_topic, "records": plan.rows * plan.files_per_batch}
-            jars = cache_root() / "bench"
-            jars.mkdir(parents=True, exist_ok=True)
-            spark["spark.jars"] = ",".join(map(str, sorted(spark_sink(jars, version("pyspark")).glob("*.jar"))))
+            spark["spark.jars"] = ",".join(map(str, kafka_source_jars()))
         spec = {
             "cores": plan.cores,
             "spark": spark,
