@@ -17,7 +17,7 @@ from airflow_kafka_eos.ledger import tables as t
 from airflow_kafka_eos.ledger.database import insert_first
 from airflow_kafka_eos.ledger.decisions import abort_undecided, why_undecidable
 from airflow_kafka_eos.ledger.queries import Locked, lock, move, must_lock, now
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, transactions_of
 from airflow_kafka_eos.ledger.slots import lease, release, text_of
 from airflow_kafka_eos.ledger.tables import for_people
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
@@ -337,21 +337,19 @@ def _note_topics(connection: Connection, namespace: str, manifest: Manifest) -> 
 
 
 def _insert_transactions(connection: Connection, attempt_id: int, manifest: Manifest) -> None:
-    rows = []
-    for prepared in manifest.prepared:
-        topics = sorted({w.topic for w in prepared.writes})
-        rows.append(
-            {
-                "transactional_id": prepared.transaction.transactional_id,
-                "attempt_id": attempt_id,
-                "prepared_transaction_state": str(prepared.transaction.state),
-                "spark_partition": -1 if prepared.spark_partition is None else prepared.spark_partition,
-                "records": prepared.records,
-                "bytes": prepared.bytes,
-                "writes": json.dumps([vars(w) for w in prepared.writes]),
-                "topic_ids": json.dumps({topic: manifest.topics[topic].topic_id for topic in topics}),
-            }
-        )
+    rows = [
+        {
+            "transactional_id": row.transaction.transactional_id,
+            "attempt_id": attempt_id,
+            "prepared_transaction_state": str(row.transaction.state),
+            "spark_partition": -1 if row.spark_partition is None else row.spark_partition,
+            "records": row.records,
+            "bytes": sum(w.bytes for w in row.writes),
+            "writes": json.dumps([vars(w) for w in row.writes]),
+            "topic_ids": json.dumps(row.topic_ids),
+        }
+        for row in transactions_of(manifest)
+    ]
     if rows:
         connection.execute(insert(t.transactions), rows)
 

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -42,6 +42,7 @@ def decide_commit(
     dual_write: Callable[[Connection], None] | None,
     end_offsets: Mapping[TopicPartition, int] | None = None,
     *,
+    beside: Callable[[Connection], None] | None = None,
     reason: str = "",
     moves_cursor: bool = True,
     check_stop: Callable[[], object] = lambda: None,
@@ -55,6 +56,7 @@ def decide_commit(
         again after a rollback). What it raises undoes the decision and is passed on; only lost connections
         and locks are tried again. A decision that it commits on its own, by SQL that does so, stays UNFINISHED.
     :param end_offsets: see :func:`.queries.end_offsets`; None: not known.
+    :param beside: the ledger's own work in the same database transaction; what it raises undoes the decision.
     :param reason: why, where a person says so.
     :param moves_cursor: False: the caller puts it in doubt.
     :param check_stop: asked last, with the load's row locked, and behind ``dual_write``: what it raises undoes the
@@ -94,6 +96,8 @@ def decide_commit(
     if moves_cursor:
         cursors.advance(connection, locked, attempt, decided_by)
     move(connection, locked, LoadState.COMMITTING, reason="")
+    if beside is not None:
+        beside(connection)
     if dual_write is not None:
         dual_write(connection)
         _check_in_time(ref, not_after, "the end of the author's SQL")
@@ -268,9 +272,49 @@ def record_outcomes(
 
     :raises UndecidableError: the attempt is not decided to be committed.
     """
-    _, attempt_id, _ = _committing(connection, load, number)
-    recorded = _outcomes(connection, attempt_id)
-    unknown = sorted(set(outcomes) - set(recorded))
+    committing = _committing(connection, load, number)
+    known = _note_outcomes(connection, committing, outcomes)
+    return {name: known[name] or outcome for name, outcome in outcomes.items()}
+
+
+def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
+    """The load is COMMITTED and its attempt closed. Empties its part of ``kafka_transaction_state``.
+
+    :raises NotFinishedError: a transaction's outcome is open or not recorded (rule: committed-is-verified).
+    :raises InDoubtError: a transaction is aborted or in doubt.
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
+    committing = _committing(connection, load, number)
+    return _close(connection, committing, _outcomes(connection, committing.attempt_id))
+
+
+def record_and_close(
+    connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
+) -> tuple[dict[str, Outcome], AttemptRow | None]:
+    """:func:`record_outcomes`, and :func:`record_committed` with it where all is verified then: one durable commit.
+
+    What was seen is kept in any case: retention may take the evidence. So a load that was given up meanwhile, or is not
+    through, is left to :func:`record_committed`, which says so.
+
+    :returns: what is recorded; and the attempt, None where its load is not COMMITTED.
+    :raises UndecidableError: the attempt is not decided to be committed.
+    """
+    committing = _committing(connection, load, number)
+    known = _note_outcomes(connection, committing, outcomes)
+    recorded = {name: known[name] or outcome for name, outcome in outcomes.items()}
+    is_verified = all(outcome in DONE for outcome in known.values())
+    if not is_verified or committing.locked.row.state is LoadState.GIVEN_UP:
+        return recorded, None
+    return recorded, _close(connection, committing, known)
+
+
+def _note_outcomes(
+    connection: Connection, committing: _Committing, outcomes: Mapping[str, Outcome]
+) -> dict[str, Outcome | None]:
+    """Of all transactions of the attempt, what is recorded behind it."""
+    load, number = committing.locked.row.load, committing.attempt.number
+    known = _outcomes(connection, committing.attempt_id)
+    unknown = sorted(set(outcomes) - set(known))
     if unknown:
         raise ConfigurationError(
             "the ledger has no such transaction in this attempt",
@@ -286,44 +330,36 @@ def record_outcomes(
             load=str(load),
             attempt=number,
         )
-    result: dict[str, Outcome] = {}
     changed: dict[Outcome, list[str]] = {}
     for transactional_id, outcome in outcomes.items():
-        old = recorded[transactional_id]
+        old = known[transactional_id]
         # the marker was seen; that the log was cut off or the topic deleted since then takes nothing back
         if old not in FINAL and old is not outcome:
             changed.setdefault(outcome, []).append(transactional_id)
-            old = outcome
-        result[transactional_id] = old
+            known[transactional_id] = outcome
     c, moment = t.transactions.c, now()
     for outcome, names in changed.items():
         for some in slices(names, _AT_ONCE):  # there may be thousands
-            ours = (c.attempt_id == attempt_id, c.transactional_id.in_(some))  # a pooled id is of many attempts
+            # a pooled id is of many attempts
+            ours = (c.attempt_id == committing.attempt_id, c.transactional_id.in_(some))
             values = {"outcome": outcome.value, "outcome_at": moment}
             connection.execute(update(t.transactions).where(*ours).values(values))
-    return result
+    return known
 
 
-def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
-    """The load is COMMITTED and its attempt closed. Empties its part of ``kafka_transaction_state``.
-
-    :raises NotFinishedError: a transaction's outcome is open or not recorded (rule: committed-is-verified).
-    :raises InDoubtError: a transaction is aborted or in doubt.
-    :raises UndecidableError: the attempt is not decided to be committed.
-    """
-    locked, attempt_id, attempt = _committing(connection, load, number)
-    recorded = _outcomes(connection, attempt_id)
-    missing = sorted(i for i, outcome in recorded.items() if outcome not in DONE)
+def _close(connection: Connection, committing: _Committing, known: Mapping[str, Outcome | None]) -> AttemptRow:
+    locked, attempt_id, attempt = committing
+    missing = sorted(i for i, outcome in known.items() if outcome not in DONE)
     if missing:
-        broken = [i for i in missing if recorded[i] not in (None, Outcome.OPEN)]
+        broken = [i for i in missing if known[i] not in (None, Outcome.OPEN)]
         kind = InDoubtError if broken else NotFinishedError
         first = (broken or missing)[0]
         raise kind(
-            f"{len(missing)} of {len(recorded)} transactions are not verified as committed, "
+            f"{len(missing)} of {len(known)} transactions are not verified as committed, "
             f"{len(broken)} of them are lost or in doubt",
             remedy="Run commit again: it rolls forward and judges by the log",
-            load=str(load),
-            attempt=number,
+            load=str(locked.row.load),
+            attempt=attempt.number,
             transactional_id=first,
         )
     if locked.row.state is LoadState.COMMITTED:
@@ -337,25 +373,6 @@ def record_committed(connection: Connection, load: LoadIdentity, number: int) ->
     # every marker was seen; of writers that nobody has heard of, only the quarantine knows
     release(connection, attempt_id, quarantine=attempt.writers_left is not False)
     return replace(attempt, closed_at=moment)
-
-
-def record_and_close(
-    connection: Connection, load: LoadIdentity, number: int, outcomes: Mapping[str, Outcome]
-) -> tuple[dict[str, Outcome], AttemptRow | None]:
-    """:func:`record_outcomes`, and :func:`record_committed` with it where all is verified then: one durable commit.
-
-    What was seen is kept in any case: retention may take the evidence. So a load that was given up meanwhile, or is not
-    through, is left to :func:`record_committed`, which says so.
-
-    :returns: what is recorded; and the attempt, None where its load is not COMMITTED.
-    :raises UndecidableError: the attempt is not decided to be committed.
-    """
-    recorded = record_outcomes(connection, load, number, outcomes)
-    locked, attempt_id, _ = _committing(connection, load, number)
-    is_verified = all(outcome in DONE for outcome in _outcomes(connection, attempt_id).values())
-    if not is_verified or locked.row.state is LoadState.GIVEN_UP:
-        return recorded, None
-    return recorded, record_committed(connection, load, number)
 
 
 def record_repairing(
@@ -429,13 +446,21 @@ def record_given_up(connection: Connection, load: LoadIdentity, *, by: str, reas
     cursors.give_up(connection, locked, by)
 
 
-def _committing(connection: Connection, load: LoadIdentity, number: int) -> tuple[Locked, int, AttemptRow]:
+class _Committing(NamedTuple):
+    """A locked load's attempt that is decided to be committed."""
+
+    locked: Locked
+    attempt_id: int
+    attempt: AttemptRow
+
+
+def _committing(connection: Connection, load: LoadIdentity, number: int) -> _Committing:
     """:raises UndecidableError: the attempt is not decided to be committed."""
     locked = must_lock(connection, load)
     attempt = locked.attempt(number)
     match attempt.verdict:
         case Verdict.COMMIT:
-            return locked, locked.attempt_id(number), attempt
+            return _Committing(locked, locked.attempt_id(number), attempt)
         case Verdict.ABORT:
             what = "decided to be aborted"
         case None:

@@ -169,6 +169,7 @@ class Ledger:
         not_after: float | None = None,
         dual_write: Callable[[Connection], None] | None = None,
         end_offsets: Mapping[TopicPartition, int] | None = None,
+        beside: Callable[[Connection], None] | None = None,
         check_stop: Callable[[], object] = lambda: None,
     ) -> AttemptRow:
         """See :func:`.decisions.decide_commit`."""
@@ -176,7 +177,7 @@ class Ledger:
         ref, digest = manifest.attempt, sha256(manifest)
         return self.database.write(
             lambda c: decisions.decide_commit(
-                c, ref, digest, decided_by, not_after, dual_write, end_offsets, check_stop=check_stop
+                c, ref, digest, decided_by, not_after, dual_write, end_offsets, beside=beside, check_stop=check_stop
             )
         )
 

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionScope, Verdict
-from airflow_kafka_eos.manifest import PartitionWrites
+from airflow_kafka_eos.manifest import Manifest, PartitionWrites
 from airflow_kafka_eos.micro_batch import is_driver
 from airflow_kafka_eos.transaction import Outcome, PreparedTransaction, TopicPartition
 
@@ -199,6 +199,20 @@ class TransactionRow:
     def last_offsets(self) -> dict[TopicPartition, int]:
         """Of its last record in each partition."""
         return {w.topic_partition: w.last_offset for w in self.writes}
+
+
+def transactions_of(manifest: Manifest) -> list[TransactionRow]:
+    """As they are once the attempt is prepared, and nobody has looked at the log."""
+    return [
+        TransactionRow(
+            prepared.transaction,
+            prepared.spark_partition,
+            prepared.writes,
+            {topic: manifest.topics[topic].topic_id for topic in sorted({w.topic for w in prepared.writes})},
+            outcome=None,
+        )
+        for prepared in manifest.prepared
+    ]
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def evidence_of(
     answers: Mapping[str, EndAnswer] | None = None,
     progress: Progress | None = None,
     ends: Mapping[TopicPartition, int] | None = None,
+    topic_config: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Judged:
     """What the logs show behind the last records of prepared transactions, each partition read once.
 
@@ -73,6 +74,7 @@ def evidence_of(
     :param answers: to an EndTxn (commit) of just now, by transactional id; hints.
     :param progress: of earlier looks of the same process; None: there are none, and no later ones.
     :param ends: those end offsets, which never change; None: the ledger is asked.
+    :param topic_config: the topics' settings as they were a moment ago; None: brokers are asked.
     """
     result = Judged({}, None)
     known = progress or Progress(repeats=False)
@@ -86,7 +88,7 @@ def evidence_of(
                 by_partition[tp].append(one)
                 if tp in ends:
                     known.behind.setdefault((tp, one), ends[tp])
-        seen = session.partitions.markers_of(by_partition, topic_ids, _indexed(session, topic_ids), known)
+        seen = session.partitions.markers_of(by_partition, topic_ids, _indexed(session, topic_ids, topic_config), known)
         found, error = _cross_checked(session, group, topic_ids, seen, answers or {}, known)
         for name, of in sought.items():
             markers = {tp: found[tp][one] for tp, one in of.items() if one in found[tp]}
@@ -119,12 +121,15 @@ def _sought(row: TransactionRow) -> dict[TopicPartition, Sought]:
     }
 
 
-def _indexed(session: Session, topics: Iterable[str]) -> list[str]:
+def _indexed(
+    session: Session, topics: Iterable[str], config: Mapping[str, Mapping[str, str]] | None
+) -> list[str]:
     """Those whose lists of aborted transactions may be believed."""
     if not session.reads_index:
         return []
-    config, features = session.partitions.shown_config(topics, SETTINGS), session.partitions.wire.features()
-    return [topic for topic in topics if may_be_believed(config.get(topic, {}), features)]
+    shown = session.partitions.shown_config(topics, SETTINGS) if config is None else config
+    features = session.partitions.wire.features()
+    return [topic for topic in topics if may_be_believed(shown.get(topic, {}), features)]
 
 
 def _cross_checked(

@@ -110,7 +110,8 @@ def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
         return
     settings = begun.options.settings(os.environ)
     manifest = AttemptWriter(begun.options, settings, begun.checked).manifest_of([m.report for m in reported])
-    with session(settings, options.namespace) as opened:
+    # whether it still has that id, the decision asks
+    with session(settings, options.namespace, manifest.attempt.ledger_id) as opened:
         batches.decide_batch(
             opened, begun.batch, begun.run, manifest,
             writers_left=not all(m.ran_once for m in reported),

@@ -16,8 +16,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "kafka-before-ledger",
         "the decision stands before the first EndTxn is sent",
         _PROTOCOL + "stages/decide.py",
-        "    not_after = asked_s + margin_s / 2\n",
-        "    not_after = asked_s + margin_s / 2\n"
+        "    check_committable(session, ref, asked, found, owner=owner)\n",
+        "    check_committable(session, ref, asked, found, owner=owner)\n"
         "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n",
         (_KILLED + "[4.4 and decide_commit]",),
     ),

@@ -76,6 +76,15 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "one-cluster-per-attempt",
+        "batch-decided-elsewhere",
+        "nor is a batch's, whose process may have another connection than the one that has begun it",
+        _PROTOCOL + "stages/batches.py",
+        "    check_cluster(session, [record_prepared(session, manifest, writers_left=writers_left)])\n",
+        "    record_prepared(session, manifest, writers_left=writers_left)\n",
+        ("tests/protocol/test_batches.py::test_a_batch_is_decided_in_the_cluster_only_that_it_was_begun_in",),
+    ),
+    Mutation(
+        "one-cluster-per-attempt",
         "committed-elsewhere",
         "another cluster's logs are no evidence",
         _PROTOCOL + "stages/commit.py",

@@ -135,8 +135,8 @@ OF_ENDING: tuple[Mutation, ...] = (
         "closed-unverified",
         "what a pass has seen is COMMITTED with it only where that is all",
         _LEDGER + "decisions.py",
-        "    if not is_verified or locked",
-        "    if locked",
+        "    if not is_verified or committing",
+        "    if committing",
         (
             "tests/ledger/test_ledger_decisions.py::"
             "test_outcomes_and_their_commit_are_one_transaction_where_all_are_verified",
@@ -147,7 +147,7 @@ OF_ENDING: tuple[Mutation, ...] = (
         "seen-and-thrown-away",
         "what was seen of a load that is given up meanwhile is kept: retention may take the evidence",
         _LEDGER + "decisions.py",
-        "    if not is_verified or locked.row.state is LoadState.GIVEN_UP:",
+        "    if not is_verified or committing.locked.row.state is LoadState.GIVEN_UP:",
         "    if not is_verified:",
         ("tests/ledger/test_ledger_decisions.py::test_what_was_seen_of_a_load_that_is_given_up_meanwhile_is_kept",),
     ),
@@ -300,8 +300,8 @@ OF_ENDING: tuple[Mutation, ...] = (
         "aborted-against-a-commit",
         "decide aborts no attempt of which brokers show a commit, and decides none beside such a one",
         _PROTOCOL + "stages/decide.py",
-        "        if not asked:\n",
-        "        if False:\n",
+        "    if not asked.is_topic_gone:\n",
+        "    if False:\n",
         (_FAILOVER, _ANOTHER),
     ),
     Mutation(

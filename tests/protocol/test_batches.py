@@ -240,7 +240,7 @@ def test_done_is_said_behind_the_decision_only(query: Query) -> None:
     assert query.world.session.ledger.state(batch.load) is LoadState.COMMITTED
 
 
-@pytest.mark.parametrize("where", ["record_prepared", "decide"])
+@pytest.mark.parametrize("where", ["record_prepared", "ask"])
 def test_what_a_dead_run_has_left_is_ended_when_the_next_one_begins(
     query: Query, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -440,6 +440,21 @@ def test_a_checkpoint_that_was_put_back_is_found_out(query: Query) -> None:
         query.begin(query.batch(3, before="further than before"), SECOND)
     query.load(query.batch(3), ["d"], run=SECOND)
     assert query.world.visible() == ["a", "b", "c", "d"]
+
+
+def test_a_batch_is_decided_in_the_cluster_only_that_it_was_begun_in(query: Query) -> None:
+    batch, ledger = query.batch(0), query.world.session.ledger
+    row = query.begin(batch)
+    manifest = query.write(row, ["a"])
+    its = update(tables.attempts).where(tables.attempts.c.submitted_by == row.submitted_by)
+    ledger.database.write(lambda connection: connection.execute(its.values(cluster_id="another")))
+    with pytest.raises(OtherClusterError):
+        query.decide(batch, manifest)
+    (left,) = ledger.attempts(batch.load)
+    assert left.is_undecided and query.decided == -1
+    ledger.database.write(lambda connection: connection.execute(its.values(cluster_id=row.cluster_id)))
+    query.decide(batch, manifest)
+    assert query.decided == 0
 
 
 def test_a_batch_is_begun_in_the_cluster_of_the_one_before_only(query: Query) -> None:

@@ -47,7 +47,7 @@ def _found(
         NAME, CoordinatorState.ONGOING, STATE, timeout_ms, NOW_MS - age_ms, frozenset({PLACE})
     )
     producers = {PLACE: [ProducerState(7, 0, 0, begun)]}
-    seen = Observed({NAME: description}, producers, TOPICS, {PLACE: log_start}, retention=retention)
+    seen = Observed({NAME: description}, producers, TOPICS, {PLACE: log_start}, topic_config=retention)
     return problems(manifest, seen, now_ms=NOW_MS, margin_ms=60_000)
 
 

@@ -26,8 +26,8 @@ STEPS = {
     "before the begin": ("begin_batch", False),
     "behind the begin": ("begin_batch", True),
     "before it is reported": ("record_prepared", False),
-    "before the decision": ("decide", False),
-    "behind the decision": ("decide", True),
+    "before the decision": ("ask", True),
+    "behind the decision": ("commit", False),
     "behind the commit": ("commit", True),
 }
 BETWEEN_ENDS = "between two EndTxn"
@@ -60,7 +60,7 @@ def _number(given: tuple[Any, ...]) -> int:
 
 
 def _put_between(step: str, wanted: int) -> None:
-    name, behind = STEPS.get(step, ("decide", True))
+    name, behind = STEPS.get(step, ("ask", True))
     call: Callable[..., Any] = getattr(batches, name)
 
     def dying(*given: Any, **more: Any) -> Any:

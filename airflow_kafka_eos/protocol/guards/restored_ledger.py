@@ -212,11 +212,13 @@ def check_commits_known(session: Session, load: LoadIdentity, *, listed: Collect
         listed = _listed_by_all(
             session, load, listing, SETTLES_S, "brokers know more of the name's slots than the ledger"
         )
+    pooled = {i: found.slot for i in listed if (found := PooledId.parse(i)) is not None}
+    if not pooled:
+        return
     namespace, name = load.namespace, load.name
     slots = session.ledger.slots(namespace, name)
     retired = {s.number for s in slots if s.is_retired}
-    pooled = ((i, PooledId.parse(i)) for i in listed)
-    ids = {i: found.slot for i, found in pooled if found is not None and found.slot not in retired}
+    ids = {i: slot for i, slot in pooled.items() if slot not in retired}
     if not ids:
         return
     described = session.coordinator.describe(ids)

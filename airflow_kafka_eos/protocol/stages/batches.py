@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from airflow_kafka_eos.errors import KafkaEosError, UndecidableError
 from airflow_kafka_eos.ledger import streams
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, transactions_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
 from airflow_kafka_eos.manifest import AttemptRef, Manifest
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun, batch_of, is_of_a_query
@@ -30,8 +30,8 @@ from airflow_kafka_eos.protocol.guards.restored_ledger import check_batches_know
 from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, sweep_free_slots
-from airflow_kafka_eos.protocol.stages.commit import commit
-from airflow_kafka_eos.protocol.stages.decide import Conditions, decide
+from airflow_kafka_eos.protocol.stages.commit import Decided, commit
+from airflow_kafka_eos.protocol.stages.decide import ask, check_committable
 from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 
 log = logging.getLogger(__name__)
@@ -190,13 +190,17 @@ def decide_batch(
     :raises UndecidableError: it cannot be committed any more; a later run, or this query once more, writes it anew.
     :raises KafkaEosError: see :func:`.decide.decide`, :func:`.commit.commit`, :mod:`airflow_kafka_eos.ledger.streams`.
     """
-    record_prepared(session, manifest, writers_left=writers_left)
+    check_cluster(session, [record_prepared(session, manifest, writers_left=writers_left)])
     check_batches_known(session, batch, patience_s=deadline_s)
-    decide(
-        session, manifest, Conditions(), owner=run.owner, margin_s=margin_s, asked=True,
+    asked = ask(session, manifest, margin_s)
+    check_committable(session, manifest.attempt, asked, asked.problems, owner=run.owner)
+    ends = asked.seen.end_offsets
+    row = session.ledger.decide_commit(
+        manifest, decided_by=run.owner, not_after=asked.not_after, end_offsets=ends,
         beside=lambda connection: streams.note_decided(connection, session.ledger.ledger_id, batch, run),
     )  # fmt: skip
-    commit(session, batch.load, deadline_s=deadline_s, by=run.owner)
+    decided = Decided(row, transactions_of(manifest), ends, asked.seen.topic_config)
+    commit(session, batch.load, deadline_s=deadline_s, by=run.owner, decided=decided)
     if writers_left:
         _end_zombies(session, manifest.attempt, by=run.owner)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -28,8 +29,7 @@ from airflow_kafka_eos.errors import (
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.find_markers import Progress
 from airflow_kafka_eos.kafka.producer.copier import is_small
-from airflow_kafka_eos.ledger.queries import Details
-from airflow_kafka_eos.ledger.rows import AttemptRow
+from airflow_kafka_eos.ledger.rows import AttemptRow, TransactionRow
 from airflow_kafka_eos.load import STAYS_GIVEN_UP, LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import counted
 from airflow_kafka_eos.protocol.evidence import doubt, evidence_of, look_before_ending, missing_for_good
@@ -75,6 +75,19 @@ class CommitPass:
         return not (self.open or self.lost)
 
 
+class Decided(NamedTuple):
+    """An attempt that is decided to be committed, and what its commit goes by.
+
+    :param end_offsets: see :func:`airflow_kafka_eos.ledger.queries.end_offsets`.
+    :param topic_config: settings of its topics that were seen a moment ago; None: they were not asked for.
+    """
+
+    attempt: AttemptRow
+    transactions: Sequence[TransactionRow]
+    end_offsets: Mapping[TopicPartition, int]
+    topic_config: Mapping[str, Mapping[str, str]] | None = None
+
+
 def decided_attempt(session: Session, load: LoadIdentity) -> AttemptRow:
     """The attempt that the load's commit decision names.
 
@@ -91,7 +104,13 @@ def decided_attempt(session: Session, load: LoadIdentity) -> AttemptRow:
 
 
 def commit(
-    session: Session, load: LoadIdentity, *, deadline_s: float, poll_s: float = 0.1, by: str | None = None
+    session: Session,
+    load: LoadIdentity,
+    *,
+    deadline_s: float,
+    poll_s: float = 0.1,
+    by: str | None = None,
+    decided: Decided | None = None,
 ) -> AttemptRow:
     """Repeat :func:`commit_pass`, and repair what is lost, until every commit marker is there: the load is COMMITTED.
 
@@ -100,6 +119,7 @@ def commit(
 
     :param deadline_s: seconds until it gives up waiting; nothing is lost by that.
     :param by: who asks, for the ledger; None: whoever is responsible for the attempt.
+    :param decided: what the caller has decided a moment ago; None: the ledger is asked.
     :raises RecordsGoneError: what was lost is not in the log any more, the rest is committed; terminal, prepare has to
         write it again.
     :raises TooLargeToCopyError: what was lost takes longer to copy than the brokers let a transaction stay open, the
@@ -112,7 +132,7 @@ def commit(
         ALTER on the Cluster is missing; everything else of the load was asked for.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
-    row = decided_attempt(session, load)
+    row = decided_attempt(session, load) if decided is None else decided.attempt
     began = time.monotonic()
     give_up = began + deadline_s
     wait = poll_s
@@ -121,10 +141,14 @@ def commit(
     progress = Progress()
     while True:
         try:
-            end_abandoned(session, load, closed_too=first)
-            first = False
+            if decided is None:  # of what was decided just now there is no repair yet
+                end_abandoned(session, load, closed_too=first)
+                first = False
             is_late = time.monotonic() - began >= LATE_S
-            result = commit_pass(session, load, row.number, ends_forgotten=is_late, progress=progress)
+            fresh, decided = decided, None
+            result = commit_pass(
+                session, load, row.number, ends_forgotten=is_late, progress=progress, decided=fresh
+            )
             if result.is_done:
                 return result.closed or session.ledger.attempt(load, row.number) or row
             todo = [name for name in result.lost if name not in uncopied]
@@ -204,17 +228,19 @@ def commit_pass(
     *,
     ends_forgotten: bool = False,
     progress: Progress | None = None,
+    decided: Decided | None = None,
 ) -> CommitPass:
     """Send EndTxn where no outcome is recorded yet, read the evidence, record it; no waiting, and no repair.
 
     :param ends_forgotten: see also whether coordinators have forgotten what is open, and end that
         (:mod:`..forgotten_markers`).
     :param progress: what earlier passes have read, which is added to: nothing is read twice.
+    :param decided: see :func:`commit`.
     :raises InDoubtError: see :func:`commit`.
     :raises UndecidableError: the attempt is not decided to be committed, or its load was given up.
     :raises OtherClusterError: see :func:`commit`.
     """
-    attempt, _, rows, ends = _check_decided(session, load, number)
+    attempt, rows, ends, topic_config = decided or _check_decided(session, load, number)
     check_cluster(session, [attempt])
     result = CommitPass()
     todo = [t for t in rows if t.outcome not in FINAL]
@@ -230,7 +256,9 @@ def commit_pass(
         except KafkaEosError as e:
             failed = e
     by_name = {t.transaction.transactional_id: t for t in todo}
-    found, unread = evidence_of(session, todo, attempt, answers=answers, progress=progress, ends=ends)
+    found, unread = evidence_of(
+        session, todo, attempt, answers=answers, progress=progress, ends=ends, topic_config=topic_config
+    )
     failed = failed or unread
     outcomes = {name: judge_decided(markers.values()) for name, markers in found.items()}
     if outcomes:
@@ -293,7 +321,7 @@ def _is_some_time_ago(attempt: AttemptRow) -> bool:
     return attempt.decided_at is None or time.time() - datetime.fromisoformat(attempt.decided_at).timestamp() > FRESH_S
 
 
-def _check_decided(session: Session, load: LoadIdentity, number: int) -> Details:
+def _check_decided(session: Session, load: LoadIdentity, number: int) -> Decided:
     known = session.ledger.details(load, number)
     if known is None or known.attempt.verdict is not Verdict.COMMIT:
         # the ledger knows the transactions of undecided and aborted attempts too
@@ -310,7 +338,7 @@ def _check_decided(session: Session, load: LoadIdentity, number: int) -> Details
             load=str(load),
             attempt=number,
         )
-    return known
+    return Decided(known.attempt, known.transactions, known.end_offsets)
 
 
 def _stop(session: Session, load: LoadIdentity, number: int, error: InDoubtError) -> bool:

@@ -11,13 +11,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_kafka_eos.dual_write import DualWrite
 from airflow_kafka_eos.errors import CheckFailedError, ConfigurationError, TopicError, UndecidableError
 from airflow_kafka_eos.kafka.admin.partitions import ProducerState
 from airflow_kafka_eos.kafka.admin.preflight import RETENTION, fits_retention
 from airflow_kafka_eos.kafka.records.scan import COMPACTION, warning
+from airflow_kafka_eos.kafka.records.transaction_index import SETTINGS as INDEX_SETTINGS
 from airflow_kafka_eos.ledger.dual_write import check_finished, decide_beside
 from airflow_kafka_eos.ledger.rows import REFUSED, AttemptRow
 from airflow_kafka_eos.load import LoadIdentity, Verdict
@@ -34,6 +35,8 @@ from airflow_kafka_eos.transaction import (
 )
 
 log = logging.getLogger(__name__)
+#: Of a topic: those of its retention and its compaction, and what its list of aborted transactions is believed by.
+SETTINGS = tuple(sorted({*RETENTION, *COMPACTION, *INDEX_SETTINGS}))
 #: how the refusal of an empty load begins
 _NO_RECORDS = "0 records, fewer than min_records="
 
@@ -121,8 +124,6 @@ def decide(
     owner: str,
     margin_s: float,
     dual_write: DualWrite | None = None,
-    beside: Callable[[Any], None] | None = None,
-    asked: bool = False,
     check_stop: Callable[[], object] = lambda: None,
 ) -> AttemptRow:
     """Record ``commit`` for all of the manifest's transactions, or ``abort`` and raise.
@@ -130,8 +131,6 @@ def decide(
     :param margin_s: seconds, above 0, that each transaction must have left before the broker may time it out.
     :param dual_write: runs in the database transaction that records the decision (KIP-939): its rows and the records
         become true together, or neither. It runs no second time once the load is decided.
-    :param beside: the ledger's own work in that transaction, given its connection; only without ``dual_write``.
-    :param asked: the caller has asked, behind what was prepared, whether brokers know more of the load than the ledger.
     :param check_stop: see :func:`.decisions.decide_commit`: what it raises leaves the attempt undecided.
     :raises DualWriteError: ``dual_write`` failed; nothing is decided, and decide may run again.
     :raises CheckFailedError: the author's checks refused it; the abort is recorded.
@@ -149,41 +148,24 @@ def decide(
     if reads is not None and not reads.is_named:
         check_name_known(session, ref.load)  # behind what was prepared: a ledger may have been restored since
     # asked last, so that a check that takes long does not eat the margin
-    asked_s = time.time()
-    try:
-        seen = observe(session, manifest, margin_s)
-    except TopicError as e:  # final, and nobody but cleanup would look again
-        found = [e.message]
-    else:
-        if not asked:
-            check_not_restored(session, ref.load, slots=False)  # or it would be aborted, or there twice
-        found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    asked = ask(session, manifest, margin_s)
+    if not asked.is_topic_gone:
+        check_not_restored(session, ref.load, slots=False)  # or it would be aborted, or there twice
+    found = asked.problems
     if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
         # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
         found = [*found, problem]
-    if found:
-        _abort(session, ref, owner, found[0])
-        raise UndecidableError(
-            f"what prepare wrote can no longer be committed: {'; '.join(found[:3])}",
-            remedy="Clear prepare, with what is downstream: it opens a new attempt. If time ran out, raise hold_time",
-            load=str(ref.load),
-            attempt=ref.attempt,
-        )
-    for topic, config in sorted(seen.retention.items()):
-        if text := warning(topic, config):
-            log.warning("%s: %s", ref, text)
-    # the brokers' answers hold for a while only: half the margin may pass until the ledger's lock is ours
-    not_after = asked_s + margin_s / 2
+    check_committable(session, ref, asked, found, owner=owner)
     if dual_write is None:
         row = session.ledger.decide_commit(
-            manifest, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets, dual_write=beside,
+            manifest, decided_by=owner, not_after=asked.not_after, end_offsets=asked.seen.end_offsets,
             check_stop=check_stop,
         )  # fmt: skip
     else:
         _warn_of_timeouts(manifest)
         row = decide_beside(
-            session.ledger, manifest, dual_write, decided_by=owner, not_after=not_after, end_offsets=seen.end_offsets,
-            check_stop=check_stop,
+            session.ledger, manifest, dual_write, decided_by=owner, not_after=asked.not_after,
+            end_offsets=asked.seen.end_offsets, check_stop=check_stop,
         )  # fmt: skip
     log.debug(
         "%s is decided: commit %d records in %s",
@@ -192,6 +174,52 @@ def decide(
         manifest.how,
     )
     return row
+
+
+class Asked(NamedTuple):
+    """What brokers have answered before a decision.
+
+    :param problems: see :func:`problems`; or that a topic is gone.
+    :param not_after: epoch seconds; the answers hold for a while only, and half the margin may pass until the ledger's
+        lock is ours.
+    """
+
+    seen: Observed
+    problems: list[str]
+    not_after: float
+    is_topic_gone: bool = False
+
+
+def ask(session: Session, manifest: Manifest, margin_s: float) -> Asked:
+    """Ask the brokers about a manifest's transactions, and judge what they say. Nothing is decided."""
+    not_after = time.time() + margin_s / 2
+    try:
+        seen = observe(session, manifest, margin_s)
+    except TopicError as e:  # final, and nobody but cleanup would look again
+        return Asked(Observed({}, {}, {}, {}), [e.message], not_after, is_topic_gone=True)
+    found = problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    return Asked(seen, found, not_after)
+
+
+def check_committable(
+    session: Session, ref: AttemptRef, asked: Asked, found: Sequence[str], *, owner: str
+) -> None:
+    """Abort what can no longer be committed; warn of topics whose settings may take its evidence.
+
+    :param found: what speaks against committing.
+    :raises UndecidableError: there is something; the abort is recorded.
+    """
+    if found:
+        _abort(session, ref, owner, found[0])
+        raise UndecidableError(
+            f"what prepare wrote can no longer be committed: {'; '.join(found[:3])}",
+            remedy="Clear prepare, with what is downstream: it opens a new attempt. If time ran out, raise hold_time",
+            load=str(ref.load),
+            attempt=ref.attempt,
+        )
+    for topic, config in sorted(asked.seen.topic_config.items()):
+        if text := warning(topic, config):
+            log.warning("%s: %s", ref, text)
 
 
 def _abort(session: Session, ref: AttemptRef, owner: str, reason: str) -> None:
@@ -241,8 +269,8 @@ class Observed:
     log_starts: Mapping[TopicPartition, int]
     #: transactional ids that have run so long, by the brokers' clocks, that less than the margin is left
     overdue: frozenset[str] = frozenset()
-    #: topic -> settings of its retention and compaction; empty where DESCRIBE_CONFIGS is missing
-    retention: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: topic -> :data:`SETTINGS`; empty where DESCRIBE_CONFIGS is missing
+    topic_config: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: where each partition ended, right before its leader was asked for its producers
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
@@ -271,17 +299,13 @@ def observe(session: Session, manifest: Manifest, margin_s: float) -> Observed:
         overdue=frozenset()
         if manifest.two_phase_commit
         else frozenset(session.coordinator.list_open(ref.id_prefix, longer_than_ms=spent_ms)),
-        retention=session.partitions.topic_config(topics, sorted({*RETENTION, *COMPACTION})),
+        topic_config=session.partitions.topic_config(topics, SETTINGS),
     )
 
 
 def problems_by_now(session: Session, manifest: Manifest, margin_s: float) -> list[str]:
     """What :func:`decide` would refuse by now, whatever the author's checks say; empty where it would not."""
-    try:
-        seen = observe(session, manifest, margin_s)
-    except TopicError as e:
-        return [e.message]
-    return problems(manifest, seen, now_ms=int(time.time() * 1000), margin_ms=int(margin_s * 1000))
+    return ask(session, manifest, margin_s).problems
 
 
 def problems(manifest: Manifest, seen: Observed, *, now_ms: int, margin_ms: int) -> list[str]:
@@ -313,7 +337,7 @@ def _outdated(manifest: Manifest, seen: Observed, visible_at_ms: int) -> list[st
         f"topic {topic} may delete the first records before readers see them: raise retention.ms, which counts "
         "by the records' own timestamps"
         for topic, timestamp_ms in sorted(oldest.items())
-        if not fits_retention(seen.retention.get(topic, {}), timestamp_ms, visible_at_ms)
+        if not fits_retention(seen.topic_config.get(topic, {}), timestamp_ms, visible_at_ms)
     ]
 
 

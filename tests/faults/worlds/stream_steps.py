@@ -47,8 +47,8 @@ STEPS: dict[str, Step] = {
     "a task has prepared": Step(_WRITER, "AttemptWriter.write_part", AFTER),
     "prepared, not reported": Step(_BATCHES, "record_prepared", BEFORE),
     "reported": Step(_BATCHES, "record_prepared", AFTER),
-    "before the decision": Step(_BATCHES, "decide", BEFORE),
-    "behind the decision": Step(_BATCHES, "decide", AFTER),
+    "before the decision": Step(_BATCHES, "ask", AFTER),
+    "behind the decision": Step(_BATCHES, "commit", BEFORE),
     "behind the commit": Step(_BATCHES, "commit", AFTER),
     "told as done, not noted": Step(_DRIVER, "end", AFTER),
 }
