@@ -135,6 +135,8 @@ class AttemptWriter:
     report: Callable[..., PartReport] = PartReport
     #: see :class:`~airflow_kafka_eos.kafka.producer.interface.WriteTarget`
     look: Callable[[], object] | None = None
+    #: see :func:`~airflow_kafka_eos.kafka.producer.writers.make_writer`
+    keeps_wire = False
 
     def __init__(
         self,
@@ -207,7 +209,7 @@ class AttemptWriter:
             return self._writer(ref.task_id(part.partition, part.run_id)), True
         from airflow_kafka_eos.kafka.producer.writers import describe, wire_before
 
-        wire = wire_before(self.checked.writer.value, self.settings)
+        wire = wire_before(self.checked.writer.value, self.settings, keeps_wire=self.keeps_wire)
         try:
             transactional_id, is_first = choose(
                 ref, part.partition, part.attempt_number, self.at_lease, lambda name: describe(wire, name)
@@ -227,7 +229,7 @@ class AttemptWriter:
             shared=None if self.shared is None else self.shared.state,
             look=self.look,
         )
-        return make_writer(self.checked.writer.value, self.settings, target, wire)
+        return make_writer(self.checked.writer.value, self.settings, target, wire, keeps_wire=self.keeps_wire)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Write the manifest. Of every part one report was accepted.

@@ -38,8 +38,13 @@ class Proxy(ABC):
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        for one in [self._listener, *self._sockets]:
-            _close(one)
+        _close(self._listener)
+        self.cut()
+
+    def cut(self) -> None:
+        """End every connection; new ones are made."""
+        while self._sockets:
+            _close(self._sockets.pop())
 
     @abstractmethod
     def _link(self, client: socket.socket, broker: socket.socket) -> Link:

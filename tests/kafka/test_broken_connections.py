@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ import pytest
 from airflow_kafka_eos.errors import BrokerUnavailableError
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
+from airflow_kafka_eos.kafka.producer.writers import describe, make_writer, wire_before
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.transaction import TopicPartition
 from tests.kafka.cutting_proxy import CuttingProxy
@@ -119,6 +122,37 @@ def test_cut_connections(one: tuple[LocalKafka, CuttingProxy], cuts: list[tuple[
 
     write_through(kafka, proxy.address, {1: begin})
     assert sorted(proxy.made) == sorted(kind for kind, _ in cuts)
+
+
+@pytest.mark.parametrize("how", ["while it rests", "request", "answer", "the broker restarts"])
+def test_a_wire_that_was_kept_is_cut(one: tuple[LocalKafka, CuttingProxy], how: str) -> None:
+    """What writes next, as the next batch of a query does, fails for none of it."""
+    kafka, proxy = one
+    proxy.made.clear()
+    name, settings = f"kept-{next(_ids)}", settings_of(proxy.address)
+    kafka.create_topic(name, partitions=PARTITIONS)
+    wires = []
+    for key in ("before", "behind"):
+        target = target_of(an_id(f"{name} {key}"), {name: PARTITIONS})
+        wire = wire_before("arrow", settings, keeps_wire=True)
+        wires.append(wire)
+        assert describe(wire, target.transactional_id) is None
+        with closing(make_writer("arrow", settings, target, wire, keeps_wire=True)) as writer:
+            writer.open()
+            writer.write(rows(0))
+            prepared, _ = writer.prepare()
+            end(settings_of(kafka.bootstrap_servers), prepared)
+        if how == "while it rests":
+            proxy.cut()
+            time.sleep(0.2)
+        elif how == "the broker restarts":
+            kafka.restart()
+        elif key == "before":
+            proxy.cuts.append((how, 1))
+    first, second = wires
+    assert (second is first) == (how in ("request", "answer")) == (proxy.made == [how])
+    assert first._closed == (second is not first)
+    assert len(consume(kafka.bootstrap_servers, name, PARTITIONS, 2 * ROWS, "read_committed")) == 2 * ROWS
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])

@@ -44,6 +44,7 @@ CALLED = {
     f"{_MANAGER}.maybe_raise_auth_failure": ("node_id", "asked before each connection: there refused logins end"),
     f"{_MANAGER}.socket_connection_setup_timeout_ms": ("node_id", "how long connecting may take"),
     f"{_MANAGER}.least_loaded_node": ("", "which broker to ask"),
+    f"{_MANAGER}.least_used_connections": ("", "those that are open"),
     f"{_MANAGER}.send": ("request node_id request_timeout_ms", "sends a request to a broker; a future"),
     f"{_MANAGER}.call_soon": ("coro", "runs a function in the loop, and gives a future of what it returns"),
     f"{_MANAGER}.close": ("", "closes all connections"),

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,19 @@ def test_a_writer_outlives_its_tokens(logins: Logins, settings: KafkaSettings, k
     found = consume(logins.plain.bootstrap_servers, topic, 2, written, "read_committed")
     assert len(found) == written
     assert sum(logins.tokens_made().values()) - before >= 3
+
+
+def test_a_wire_that_was_kept_for_longer_than_its_token_lives(logins: Logins, settings: KafkaSettings) -> None:
+    """As the tasks of a query have it, whose batches come when they come: one of them when a login is due."""
+    logins.plain.create_topic("kept", partitions=2)
+    for number, rest_s in enumerate((0, LIFE_S - 0.5, LIFE_S + 2)):
+        time.sleep(rest_s)
+        target = target_of(a_writers_id(f"kept {number}"), {"kept": 2})
+        with closing(make_writer("arrow", settings, target, keeps_wire=True)) as writer:
+            writer.open()
+            writer.write(batch(value=[b"one"]))
+            end(settings, writer.prepare()[0])
+    assert len(consume(logins.plain.bootstrap_servers, "kept", 2, 3, "read_committed")) == 3
 
 
 def test_the_broker_does_look_at_the_tokens(logins: Logins, monkeypatch: pytest.MonkeyPatch) -> None:

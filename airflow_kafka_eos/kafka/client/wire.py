@@ -335,6 +335,10 @@ _NEVER_REFUSED = 1000
 #: What a connection with its login takes, mostly.
 _REACHED_MS = 250
 
+#: Seconds that a wire is used for one thing behind the other: less than what stands between lets connections rest, and
+#: no longer than what it remembers (who is where, what brokers offer, a coordinator for each id) may grow and grow old.
+_YOUNG_S = 60.0
+
 #: Gets the response, or the error why there is none.
 Answered = Callable[[Any, BaseException | None], None]
 
@@ -348,6 +352,7 @@ class PipelinedWire(Wire):
     def __init__(self, settings: KafkaSettings, *, timeout_s: float, request_timeout_s: float) -> None:
         super().__init__(settings, timeout_s=timeout_s)
         self._start_timeout_ms = int(request_timeout_s * 1000)
+        self._old_at = time.monotonic() + _YOUNG_S
 
     def _arguments(self, settings: KafkaSettings) -> dict[str, Any]:
         # kafka-python's 30 s between two tries would outlast a leader that is back at once; the Java client has 1 s
@@ -379,6 +384,13 @@ class PipelinedWire(Wire):
         if not connection.init_future.is_done:
             self._net.poll(timeout_ms=_REACHED_MS, future=connection.init_future)
         return sends_at_once(connection)
+
+    def is_fresh(self) -> bool:
+        """Whether who has rested with it may go on as with a new one: no connection was lost or throttled meanwhile, as
+        far as this machine was told, no login is due, and it is not old. Nothing is waited for."""
+        connections = self._manager.least_used_connections()
+        self._net.poll(timeout_ms=0)
+        return bool(connections) and all(map(sends_at_once, connections)) and time.monotonic() < self._old_at
 
     def turn(self, timeout_s: float) -> None:
         """Let what is under way make progress; returns when something did, was woken, or after ``timeout_s``."""

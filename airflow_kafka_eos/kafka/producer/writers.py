@@ -24,29 +24,38 @@ from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState,
 _log = logging.getLogger(__name__)
 
 
-def wire_before(name: str, settings: KafkaSettings) -> Wire:
-    """A connection for questions before a writer is made; :func:`make_writer` takes it over."""
-    if name == "arrow":
-        from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import wire_to
+def wire_before(name: str, settings: KafkaSettings, *, keeps_wire: bool = False) -> Wire:
+    """A connection for questions before a writer is made; :func:`make_writer` takes it over.
 
-        return wire_to(settings, ProducerOptions.from_settings(settings))
+    :param keeps_wire: as there.
+    """
+    if name == "arrow":
+        from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import lent_wire, wire_to
+
+        return lent_wire(settings) if keeps_wire else wire_to(settings, ProducerOptions.from_settings(settings))
     return Wire(settings)
 
 
 def make_writer(
-    name: str, settings: KafkaSettings, target: WriteTarget, wire: Wire | None = None
+    name: str,
+    settings: KafkaSettings,
+    target: WriteTarget,
+    wire: Wire | None = None,
+    *,
+    keeps_wire: bool = False,
 ) -> TransactionWriter:
     """A writer that has not been opened.
 
     :param name: ``arrow`` or ``confluent``.
     :param wire: of :func:`wire_before`. The writer goes on with it: one login less. Librdkafka cannot, so it is closed.
+    :param keeps_wire: what ends well leaves its connection to the next writer of this process; librdkafka cannot.
     :raises ConfigurationError: the confluent writer cannot do what the target asks for.
     """
     if name == "arrow":
         from airflow_kafka_eos.kafka.producer.arrow.writer import ArrowWriter
 
         assert wire is None or isinstance(wire, PipelinedWire)
-        return ArrowWriter(settings, target, wire=wire)
+        return ArrowWriter(settings, target, wire=wire, keeps_wire=keeps_wire)
     if wire is not None:
         wire.close()
     if target.shared is not None or target.two_phase_commit or target.look is not None:

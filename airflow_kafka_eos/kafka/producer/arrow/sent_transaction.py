@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 
 from airflow_kafka_eos.errors import BrokerUnavailableError
@@ -22,10 +23,29 @@ _log = logging.getLogger(__name__)
 #: Seconds for requests to coordinators.
 ANSWER_S = 60.0
 
+#: By process, for a forked one has the same sockets: the wire that the last transaction has left to the next one.
+_kept: dict[int, PipelinedWire] = {}
+
 
 def wire_to(settings: KafkaSettings, options: ProducerOptions) -> PipelinedWire:
     """What a transaction is sent over. Nothing is connected before the first request."""
     return PipelinedWire(settings, timeout_s=ANSWER_S, request_timeout_s=options.request_timeout_s)
+
+
+def lent_wire(settings: KafkaSettings) -> PipelinedWire:
+    """The wire that was kept in this process, if it is as good as a new one; else a new one. It is the caller's."""
+    kept = _kept.pop(os.getpid(), None)
+    if kept is not None:
+        if kept.settings == settings and kept.is_fresh():
+            return kept
+        kept.close()
+    return wire_to(settings, ProducerOptions.from_settings(settings))
+
+
+def keep(wire: PipelinedWire) -> None:
+    """For :func:`lent_wire`; one for a process, whatever its threads do. Nothing is under way on it."""
+    if _kept.setdefault(os.getpid(), wire) is not wire:
+        wire.close()
 
 
 class SentTransaction:
@@ -33,10 +53,17 @@ class SentTransaction:
 
     :param name: of the transaction; where it goes is in the settings.
     :param wire: to go on with, and to close; None: one of its own.
+    :param keeps_wire: the wire is lent, and left to the next transaction where this one ends well.
     """
 
     def __init__(
-        self, settings: KafkaSettings, name: AnyId, options: ProducerOptions, wire: PipelinedWire | None = None
+        self,
+        settings: KafkaSettings,
+        name: AnyId,
+        options: ProducerOptions,
+        wire: PipelinedWire | None = None,
+        *,
+        keeps_wire: bool = False,
     ) -> None:
         self._settings = settings
         self._name = name
@@ -44,12 +71,15 @@ class SentTransaction:
         self._options = options
         self._tally = Tally()
         self._wire = wire
+        self._keeps_wire = keeps_wire
+        self._is_confirmed = False
         self._sender: Sender | None = None
         self._state = PreparedTxnState.EMPTY
         self._shared = False
 
     def _connect(self) -> PipelinedWire:
-        self._wire = self._wire or wire_to(self._settings, self._options)
+        if self._wire is None:
+            self._wire = lent_wire(self._settings) if self._keeps_wire else wire_to(self._settings, self._options)
         return self._wire
 
     def _coordinator(self, wire: Wire) -> Coordinator:
@@ -77,6 +107,7 @@ class SentTransaction:
         assert self._wire is not None
         seen = self._coordinator(self._wire).describe([self._id]).get(self._id)
         confirm(seen, self._state, self._tally.partitions, self._id, shared=self._shared)
+        self._is_confirmed = True
         return PreparedTransaction(self._id, self._state)
 
     def abort(self) -> None:
@@ -84,6 +115,7 @@ class SentTransaction:
 
         Rule: scope-load-writes-once.
         """
+        self._is_confirmed = False
         self._stop()
         if self._wire is None or self._state.is_empty or self._shared:
             return
@@ -96,7 +128,10 @@ class SentTransaction:
         """Free what it holds. A closed connection ends no transaction."""
         self._stop()
         if self._wire is not None:
-            self._wire.close()
+            if self._keeps_wire and self._is_confirmed:
+                keep(self._wire)
+            else:
+                self._wire.close()
             self._wire = None
 
     def _stop(self) -> None:

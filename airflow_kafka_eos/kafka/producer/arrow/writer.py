@@ -42,7 +42,8 @@ class ArrowWriter(SentTransaction):
     """A :class:`~airflow_kafka_eos.kafka.producer.interface.TransactionWriter` that touches no row in Python.
 
     :param now_ms: the clock that the deadline is read from, milliseconds since the epoch.
-    :param wire: see :class:`~airflow_kafka_eos.kafka.producer.arrow.sent_transaction.SentTransaction`.
+    :param wire: see :class:`~airflow_kafka_eos.kafka.producer.arrow.sent_transaction.SentTransaction`, as
+        ``keeps_wire``.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class ArrowWriter(SentTransaction):
         *,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         wire: PipelinedWire | None = None,
+        keeps_wire: bool = False,
     ) -> None:
-        super().__init__(settings, target.transactional_id, ProducerOptions.from_settings(settings), wire)
+        options = ProducerOptions.from_settings(settings)
+        super().__init__(settings, target.transactional_id, options, wire, keeps_wire=keeps_wire)
         self._target = target
         self._shared = target.shared is not None
         self._codec = compressor(self._options.compression, self._options.compression_level)
