@@ -26,6 +26,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed must not answer for us
     spark = session(sys.argv[1])
     spark.dataSource.register(KafkaEosStreams)
+    steady: Running | None = None
     for line in sys.stdin:
         word, *fields = line.rstrip("\n").split("\t")
         given = dict(field.split("=", 1) for field in fields)
@@ -33,9 +34,19 @@ def main() -> None:
         try:
             if word == "settle":
                 spark.sparkContext._jvm.System.gc()  # type: ignore[union-attr]
-            else:
+            elif word == "begin":
+                frame = copied(spark, given) if given["source"] == "kafka" else timed(spark, given)
+                steady = Running(frame, given)
+                steady.until(int(given["batches"]))
+            elif word == "on" and steady is not None:
+                steady.on(float(given["seconds"]))
+            elif word == "end" and steady is not None:
+                answer = "\tprogress=" + json.dumps(steady.stop())
+            elif word in ("batches", "ages"):
                 frame = counted(spark, given) if word == "batches" else timed(spark, given)
                 answer = "\tprogress=" + json.dumps(run(frame, given))
+            else:
+                raise ValueError(f"unknown command {word}")
         except Exception as error:
             traceback.print_exc()
             answer = "\terror=" + reason(error)
@@ -57,29 +68,66 @@ def timed(spark: SparkSession, given: Mapping[str, str]) -> DataFrame:
     return rows.selectExpr("cast(value AS STRING) AS key", f"concat({due}, '{given['pad']}') AS value")
 
 
-def run(frame: DataFrame, given: Mapping[str, str]) -> list[dict[str, float]]:
-    """Until so many batches with rows are done.
+def copied(spark: SparkSession, given: Mapping[str, str]) -> DataFrame:
+    """Out of a topic that is there already: what one second has, in each batch."""
+    options = {
+        "kafka.bootstrap.servers": given["servers"], "kafka.isolation.level": "read_committed",
+        "subscribe": given["from"], "startingOffsets": "earliest", "maxOffsetsPerTrigger": given["rate"],
+    }  # fmt: skip
+    return spark.readStream.format("kafka").options(**options).load().select("key", "value")
 
-    :returns: of each batch ``rows`` and ``ms``, and ``<step>_ms`` of each step that Spark names.
-    """
-    query = started(frame, given)
-    found: dict[int, dict[str, float]] = {}
-    end = time.monotonic() + _LONGEST_S
+
+def run(frame: DataFrame, given: Mapping[str, str]) -> list[dict[str, float]]:
+    """Until so many batches with rows are done; see :meth:`Running.stop`."""
+    running = Running(frame, given)
     try:
-        while len(found) < int(given["batches"]):
-            if time.monotonic() > end:
-                raise TimeoutError(f"{len(found)} of {given['batches']} batches in {_LONGEST_S:g} s")
-            time.sleep(_LOOK_S)
-            if not query.isActive:
-                raise RuntimeError(f"the query has ended: {query.exception()}")
-            for one in query.recentProgress:
-                ms = one["durationMs"]
-                if one["numInputRows"] and "addBatch" in ms:
-                    steps = {f"{step}_ms": float(took) for step, took in ms.items() if step != "triggerExecution"}
-                    found[one["batchId"]] = {"rows": one["numInputRows"], "ms": float(ms["triggerExecution"])} | steps
+        running.until(int(given["batches"]))
     finally:
-        query.stop()
-    return [found[number] for number in sorted(found)][: int(given["batches"])]
+        found = running.stop()
+    return found[: int(given["batches"])]
+
+
+class Running:
+    """A query that goes on until it is stopped."""
+
+    def __init__(self, frame: DataFrame, given: Mapping[str, str]) -> None:
+        self.query = started(frame, given)
+        self._found: dict[int, dict[str, float]] = {}
+
+    def until(self, count: int) -> None:
+        """
+        :raises TimeoutError: so many batches with rows take too long.
+        :raises RuntimeError: the query has ended.
+        """
+        end = time.monotonic() + _LONGEST_S
+        while len(self._found) < count:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{len(self._found)} of {count} batches in {_LONGEST_S:g} s")
+            self._look()
+
+    def on(self, seconds: float) -> None:
+        """So many seconds, and until the end of the batch that is under way then."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._look()
+        self.until(len(self._found) + 1)
+
+    def stop(self) -> list[dict[str, float]]:
+        """
+        :returns: of each batch with rows ``rows`` and ``ms``, and ``<step>_ms`` of each step that Spark names.
+        """
+        self.query.stop()
+        return [self._found[number] for number in sorted(self._found)]
+
+    def _look(self) -> None:
+        time.sleep(_LOOK_S)
+        if not self.query.isActive:
+            raise RuntimeError(f"the query has ended: {self.query.exception()}")
+        for one in self.query.recentProgress:
+            ms = one["durationMs"]
+            if one["numInputRows"] and "addBatch" in ms:
+                steps = {f"{step}_ms": float(took) for step, took in ms.items() if step != "triggerExecution"}
+                self._found[one["batchId"]] = {"rows": one["numInputRows"], "ms": float(ms["triggerExecution"])} | steps
 
 
 def started(frame: DataFrame, given: Mapping[str, str]) -> StreamingQuery:
