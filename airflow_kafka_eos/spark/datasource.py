@@ -49,6 +49,7 @@ from airflow_kafka_eos.spark.options import Checked, WriteOptions, check_schema
 from airflow_kafka_eos.spark.pooled import Snapshot
 from airflow_kafka_eos.spark.python_env import check_libraries
 from airflow_kafka_eos.spark.quick_ack import ack_at_once
+from airflow_kafka_eos.spark.quick_collect import collect_less
 from airflow_kafka_eos.transaction import PreparedTransaction
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class KafkaEosWriter(AttemptWriter, DataSourceArrowWriter):
 
             writes = report.entry.writes
             self.written.add(Written(1, sum(w.records for w in writes), sum(w.bytes for w in writes)))
+        if report.entry.transaction is not None:  # else nothing is imported yet
+            collect_less()
         return report
 
     def _check_of_rows(self, context: TaskContext) -> Callable[[pa.RecordBatch], None]:

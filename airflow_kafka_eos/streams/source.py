@@ -42,6 +42,7 @@ from airflow_kafka_eos.spark.attempt_writer import AttemptWriter, Part, PartRepo
 from airflow_kafka_eos.spark.datasource import KafkaEosDataSource
 from airflow_kafka_eos.spark.no_retries import check_spark_settings
 from airflow_kafka_eos.spark.quick_ack import ack_at_once
+from airflow_kafka_eos.spark.quick_collect import collect_less
 from airflow_kafka_eos.streams.messages import Begun, Message
 from airflow_kafka_eos.streams.options import StreamOptions
 
@@ -87,7 +88,9 @@ class KafkaEosStreams(KafkaEosDataSource):
             )
         from airflow_kafka_eos.streams.driver import begin
 
-        return BatchWriter(*begin(options, schema, os.environ), schema)
+        writer = BatchWriter(*begin(options, schema, os.environ), schema)
+        collect_less()
+        return writer
 
 
 class BatchEnd(_StreamWriter):
@@ -110,6 +113,7 @@ class BatchEnd(_StreamWriter):
         from airflow_kafka_eos.streams.driver import end
 
         end(self.options, messages, batchId)
+        collect_less()
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """Give the batch up, unless it is decided. Never raises: Spark would show its error in place of the first."""
@@ -156,6 +160,8 @@ class BatchWriter(_StreamWriter):
                 pass
         else:
             report = self.writer.write_part(part, counted(), lambda batch: None)
+            if report.entry.transaction is not None:  # else nothing is imported yet
+                collect_less()
         return Message(
             self.begun.number,
             rows,

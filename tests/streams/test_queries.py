@@ -33,6 +33,7 @@ from airflow_kafka_eos.streams.spec import StreamSpec
 from tests.kafka.open_transactions import wait_until
 from tests.reading import committed_values
 from tests.spark.conftest import spark_environment
+from tests.streams.noting import NotingStreams, notes
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -99,6 +100,7 @@ class Query:
         mode: str = "append",
         each: Callable[[DataFrame, int], None] | None = None,
         options: Mapping[str, str] = MappingProxyType({}),
+        sink: str = "kafka_eos",
     ) -> None:
         """To the end of what is there, batch by batch.
 
@@ -107,7 +109,7 @@ class Query:
         rows = self.spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(self.folder / "source"))
         writer = change(rows).writeStream.queryName(self.name).trigger(availableNow=True).outputMode(mode)
         if each is None:
-            writer = writer.format("kafka_eos").options(**self.options | dict(options))
+            writer = writer.format(sink).options(**self.options | dict(options))
         else:
             writer = writer.foreachBatch(each).option("checkpointLocation", self.options["checkpointLocation"])
         query = writer.start()
@@ -162,6 +164,15 @@ def test_batches_come_on_and_one_slot_is_used_again(query: Query) -> None:
         row = ledger.stream(NAMESPACE, query.name)
         assert row is not None and (row.decided, row.newest_run) == (2, 1)
     assert query.slots == [0], "by these settings no task is run twice, so the slot is free at once"
+
+
+def test_a_querys_python_processes_look_through_what_they_have_imported_once(query: Query) -> None:
+    query.spark.dataSource.register(NotingStreams)
+    query.run(sink="noting")
+    assert query.is_all(2)
+    files = notes(query.options["checkpointLocation"]).iterdir()
+    found = {file.name.partition("-")[0]: int(file.read_text()) for file in files}
+    assert set(found) == {"begin", "task", "end"} and min(found.values()) > 10_000
 
 
 def test_a_slot_rests_where_spark_may_run_a_stage_again(query: Query) -> None:
