@@ -80,18 +80,20 @@ def _marker_type(segment: bytes | mmap.mmap, at: int) -> int:
 
 
 def scan_topic(data: Sequence[Path], topic: str) -> list[Found]:
-    """All partitions of a topic.
+    """All partitions of a topic, as long as they are when they are asked for: what comes meanwhile is not counted.
 
     :param data: for each partition the ``log.dirs`` of the broker whose copy is read.
     """
-    found = []
+    every = []
     for partition, folder in enumerate(data):
         maps = []
         for file in sorted((folder / f"{topic}-{partition}").glob("*.log")):
             with open(file, "rb") as opened:
                 if file.stat().st_size:
                     maps.append(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-        found.append(scan(maps))
+        every.append(maps)
+    found = [scan(maps) for maps in every]
+    for maps in every:
         for one in maps:
             one.close()
     return found

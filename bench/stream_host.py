@@ -16,7 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_kafka_eos.streams.foreach import exactly_once
 from airflow_kafka_eos.streams.source import KafkaEosStreams
+from bench.empty_sink import EmptySink
 from bench.spark_host import reason, session
+from bench.stream_report import FLOOR
 
 #: shorter than any batch
 _LOOK_S = 0.05
@@ -28,6 +30,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever else is printed must not answer for us
     spark = session(sys.argv[1])
     spark.dataSource.register(KafkaEosStreams)
+    spark.dataSource.register(EmptySink)
     steady: Running | None = None
     for line in sys.stdin:
         word, *fields = line.rstrip("\n").split("\t")
@@ -145,6 +148,8 @@ def started(frame: DataFrame, given: Mapping[str, str]) -> StreamingQuery:
         writer = writer.trigger(processingTime=given["trigger"])
     servers = {"kafka.bootstrap.servers": given["servers"]}
     ours = {"topic": topic, "transaction.timeout.ms": "60000", **servers}
+    if given["sink"] == FLOOR:
+        return writer.format("empty").start()
     if given["sink"] == "kafka_eos":
         return writer.queryName(topic).format("kafka_eos").options(**ours).start()
     if given["sink"] == "foreachBatch":

@@ -11,11 +11,15 @@ from bench.report import table
 
 #: Spark's own sink is what the others are measured by.
 BASE = "kafka"
+#: What none in Python is below.
+FLOOR = "empty"
 NAMES = {
-    BASE: "Spark's own sink, at least once", "kafka_eos": "`kafka_eos`, exactly once",
+    BASE: "Spark's own sink, at least once", FLOOR: "a sink in Python that writes nothing",
+    "kafka_eos": "`kafka_eos`, exactly once",
     "foreachBatch": "`foreachBatch` with `exactly_once`", "flink": "Flink's KafkaSink, exactly once",
 }  # fmt: skip
 SINKS = (BASE, "kafka_eos", "foreachBatch")
+ALL = (BASE, FLOOR, *SINKS[1:])
 #: Of steady operation: what Spark reads.
 SOURCES = ("rate", "kafka")
 
@@ -68,7 +72,7 @@ def _at_once(figures: Figures) -> list[str]:
     rows = []
     for size in dict.fromkeys(size for size, _ in figures.batches):
         base = figures.batches.get((size, BASE), [])
-        for sink in SINKS:
+        for sink in ALL:
             if found := figures.batches.get((size, sink)):
                 rows.append(
                     [

@@ -7,7 +7,7 @@ is overridden: a decision that a crash can take back is no decision.
 
 No connection pool: an operation is rare and short, hundreds of waiting tasks hold no idle connection, a fork
 inherits none, and a connection that died in between cannot be met. But for a streaming query's driver, which makes
-twenty operations for each batch: it keeps connections to a server, for a minute at most. Never to an SQLite file: it
+a dozen operations for each batch: it keeps connections to a server, for a minute at most. Never to an SQLite file: it
 would go on in the one that was put away, where another one was put in its place.
 """
 

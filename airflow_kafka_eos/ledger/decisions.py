@@ -97,7 +97,8 @@ def decide_commit(
         cursors.advance(connection, locked, attempt, decided_by)
     move(connection, locked, LoadState.COMMITTING, reason="")
     if beside is not None:
-        beside(connection)
+        beside(connection)  # which may lock a row, too
+        _check_in_time(ref, not_after, "a lock of the ledger's")
     if dual_write is not None:
         dual_write(connection)
         _check_in_time(ref, not_after, "the end of the author's SQL")
@@ -273,8 +274,7 @@ def record_outcomes(
     :raises UndecidableError: the attempt is not decided to be committed.
     """
     committing = _committing(connection, load, number)
-    known = _note_outcomes(connection, committing, outcomes)
-    return {name: known[name] or outcome for name, outcome in outcomes.items()}
+    return _note_outcomes(connection, committing, _outcomes(connection, committing.attempt_id), outcomes)
 
 
 def record_committed(connection: Connection, load: LoadIdentity, number: int) -> AttemptRow:
@@ -300,8 +300,8 @@ def record_and_close(
     :raises UndecidableError: the attempt is not decided to be committed.
     """
     committing = _committing(connection, load, number)
-    known = _note_outcomes(connection, committing, outcomes)
-    recorded = {name: known[name] or outcome for name, outcome in outcomes.items()}
+    known = _outcomes(connection, committing.attempt_id)
+    recorded = _note_outcomes(connection, committing, known, outcomes)
     is_verified = all(outcome in DONE for outcome in known.values())
     if not is_verified or committing.locked.row.state is LoadState.GIVEN_UP:
         return recorded, None
@@ -309,11 +309,15 @@ def record_and_close(
 
 
 def _note_outcomes(
-    connection: Connection, committing: _Committing, outcomes: Mapping[str, Outcome]
-) -> dict[str, Outcome | None]:
-    """Of all transactions of the attempt, what is recorded behind it."""
+    connection: Connection,
+    committing: _Committing,
+    known: dict[str, Outcome | None],
+    outcomes: Mapping[str, Outcome],
+) -> dict[str, Outcome]:
+    """
+    :param known: what is recorded of all transactions of the attempt; it is brought up to date.
+    """
     load, number = committing.locked.row.load, committing.attempt.number
-    known = _outcomes(connection, committing.attempt_id)
     unknown = sorted(set(outcomes) - set(known))
     if unknown:
         raise ConfigurationError(
@@ -330,13 +334,15 @@ def _note_outcomes(
             load=str(load),
             attempt=number,
         )
+    result: dict[str, Outcome] = {}
     changed: dict[Outcome, list[str]] = {}
     for transactional_id, outcome in outcomes.items():
         old = known[transactional_id]
         # the marker was seen; that the log was cut off or the topic deleted since then takes nothing back
         if old not in FINAL and old is not outcome:
             changed.setdefault(outcome, []).append(transactional_id)
-            known[transactional_id] = outcome
+            old = outcome
+        known[transactional_id] = result[transactional_id] = old
     c, moment = t.transactions.c, now()
     for outcome, names in changed.items():
         for some in slices(names, _AT_ONCE):  # there may be thousands
@@ -344,7 +350,7 @@ def _note_outcomes(
             ours = (c.attempt_id == committing.attempt_id, c.transactional_id.in_(some))
             values = {"outcome": outcome.value, "outcome_at": moment}
             connection.execute(update(t.transactions).where(*ours).values(values))
-    return known
+    return result
 
 
 def _close(connection: Connection, committing: _Committing, known: Mapping[str, Outcome | None]) -> AttemptRow:

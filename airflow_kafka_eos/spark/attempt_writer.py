@@ -135,8 +135,6 @@ class AttemptWriter:
     report: Callable[..., PartReport] = PartReport
     #: see :class:`~airflow_kafka_eos.kafka.producer.interface.WriteTarget`
     look: Callable[[], object] | None = None
-    #: see :func:`~airflow_kafka_eos.kafka.producer.writers.make_writer`
-    keeps_wire = False
 
     def __init__(
         self,
@@ -146,6 +144,8 @@ class AttemptWriter:
         shared: PreparedTransaction | None = None,
         at_lease: Snapshot | None = None,
         store: ManifestStore | None = None,
+        *,
+        keeps_wire: bool = False,
     ) -> None:
         self.options = options
         self.settings = settings
@@ -155,6 +155,8 @@ class AttemptWriter:
         #: the ids of the slot, if there is one, as they were before any part
         self.at_lease: Snapshot = at_lease or {}
         self._store = store
+        #: see :func:`~airflow_kafka_eos.kafka.producer.writers.make_writer`
+        self.keeps_wire = keeps_wire
 
     @property
     def store(self) -> ManifestStore:

@@ -43,20 +43,17 @@ def ledger_url(environ: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def session(settings: KafkaSettings, namespace: str, ledger_id: str | None = None) -> Iterator[Session]:
+def session(settings: KafkaSettings, namespace: str) -> Iterator[Session]:
     """The session of this process and thread; one that an error came out of is not used again.
 
     Nor is one whose ledger got another id since: its coordinator looks for the transactions of the old one.
 
-    :param ledger_id: which the ledger must have been opened with; None: that it has now, which it is asked for.
     :raises KafkaEosError: see :func:`airflow_kafka_eos.protocol.session.connect`.
     """
     url = ledger_url(os.environ)
     key = (os.getpid(), threading.get_ident(), settings.to_json(), url, namespace)
-    if key in _open:
-        ledger = _open[key][0].ledger
-        if ledger.ledger_id != (ledger_id or ledger.id_now()):
-            _open.pop(key)[1].close()
+    if key in _open and _open[key][0].ledger.id_now() != _open[key][0].ledger.ledger_id:
+        _open.pop(key)[1].close()
     if key not in _open:
         stack = ExitStack()
         opening = connect(settings, url, namespace, open_ledger=_open_ledger)

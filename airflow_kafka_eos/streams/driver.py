@@ -81,7 +81,7 @@ def begin(
         at_lease = as_leased(ref, turn.slot)
     write = options.write(ref, turn.deadline_ms)
     checked = _checked(options, settings, write)
-    writer = AttemptWriter(write, settings, checked, None, at_lease)
+    writer = AttemptWriter(write, settings, checked, None, at_lease, keeps_wire=True)
     return Begun(batch, run, row.number, None, write, checked), writer
 
 
@@ -110,8 +110,7 @@ def end(options: StreamOptions, messages: Sequence[Any], batch_id: int) -> None:
         return
     settings = begun.options.settings(os.environ)
     manifest = AttemptWriter(begun.options, settings, begun.checked).manifest_of([m.report for m in reported])
-    # whether it still has that id, the decision asks
-    with session(settings, options.namespace, manifest.attempt.ledger_id) as opened:
+    with session(settings, options.namespace) as opened:
         batches.decide_batch(
             opened, begun.batch, begun.run, manifest,
             writers_left=not all(m.ran_once for m in reported),

@@ -130,8 +130,6 @@ class BatchWriter(_StreamWriter):
     ) -> None:
         self.begun = begun
         self.writer = writer
-        if writer is not None:
-            writer.keeps_wire = True  # batches come by the second, and a task connects as long as it writes
         self.schema = schema
         self.gets_arrow = gets_arrow
 

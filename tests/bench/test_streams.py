@@ -13,7 +13,7 @@ from airflow_kafka_eos.sandbox.jars import cache_root
 from bench.broker import Broker
 from bench.jvm import spark_sink
 from bench.logcheck import Found, NotWhatWasWritten
-from bench.stream_report import BASE, SINKS, SOURCES, Figures, page
+from bench.stream_report import ALL, BASE, FLOOR, SINKS, SOURCES, Figures, page
 from bench.streams import Bench, came, check, numbers, orders, spark_host
 from tests.postgresql import PostgreSQL
 
@@ -26,11 +26,13 @@ def cells(line: str) -> list[str]:
 
 def test_the_page_has_ratios_to_sparks_own_sink() -> None:
     figures = Figures()
-    for sink, ms in zip(SINKS, (100.0, 150.0, 200.0), strict=True):
+    for sink, ms in zip(ALL, (100.0, 120.0, 150.0, 200.0), strict=True):
         figures.batches[1000, sink] += [{"rows": 1000, "ms": ms * n, "addBatch_ms": ms / 2} for n in (1, 1, 4)]
     text = page(figures, ABOUT)
     (ours,) = [cells(line) for line in text.splitlines() if line.startswith("| `kafka_eos`")]
     assert ours[1:] == ["1,000", "150", "600", "75", "3,333", "1.50", "0.67", "3"]
+    (floor,) = [cells(line) for line in text.splitlines() if "writes nothing" in line]
+    assert floor[-3:] == ["1.20", "0.83", "3"]
     assert "How old" not in text
     assert "- machine: some" in text.splitlines()
 
@@ -62,7 +64,7 @@ def test_the_page_has_steady_operation() -> None:
 def test_knobs_may_be_empty_and_every_other_round_goes_from_the_end() -> None:
     assert numbers("1000,100000") == [1000, 100000]
     assert numbers("") == numbers("0") == []
-    assert list(orders(3)) == [SINKS, SINKS[::-1], SINKS]
+    assert list(orders(SINKS, 3)) == [SINKS, SINKS[::-1], SINKS]
 
 
 def test_only_what_a_reader_sees_has_come_through() -> None:
@@ -82,6 +84,8 @@ def test_what_came_through_is_counted_in_the_log(postgresql: PostgreSQL, tmp_pat
         spark_host(jars, tmp_path / "streams.log", postgresql.url("bench_streams")) as spark,
     ):
         bench = Bench(broker, spark, tmp_path)
+        bench.batches(100, FLOOR, 2)
+        assert [one["rows"] for one in bench.figures.batches[100, FLOOR]] == [100, 100]
         bench.fill(rate, 3)
         bench.steady("rate", rate, BASE, 1, is_warm_up=True)
         assert not bench.figures.steady

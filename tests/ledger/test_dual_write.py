@@ -339,6 +339,20 @@ def test_time_that_the_authors_sql_takes_counts(
     retried(prepared, url)
 
 
+def test_time_that_the_ledgers_own_work_takes_counts(prepared: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, mine = [1000.0], manifest(prepared, 1)
+
+    def slow(connection: Connection) -> None:
+        now[0] += 0.3
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "time", SimpleNamespace(time=lambda: now[0]))
+        with pytest.raises(NotFinishedError, match="a lock of the ledger's came so late"):
+            prepared.decide_commit(mine, decided_by="test", not_after=now[0] + 0.2, beside=slow)
+    (row,) = prepared.attempts(mine.attempt.load)
+    assert row.is_undecided
+
+
 def test_a_lock_of_the_authors_table_is_tried_again_and_named(
     prepared: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,38 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "kafka-before-ledger",
         "the decision stands before the first EndTxn is sent",
         _PROTOCOL + "stages/decide.py",
-        "    check_committable(session, ref, asked, found, owner=owner)\n",
-        "    check_committable(session, ref, asked, found, owner=owner)\n"
+        "    abort_uncommittable(session, ref, asked, found, owner=owner)\n",
+        "    abort_uncommittable(session, ref, asked, found, owner=owner)\n"
         "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n",
         (_KILLED + "[4.4 and decide_commit]",),
+    ),
+    Mutation(
+        "decide-before-kafka",
+        "batch-kafka-before-ledger",
+        "so does a batch's",
+        _PROTOCOL + "stages/batches.py",
+        "    ends = asked.seen.end_offsets\n",
+        "    ends = asked.seen.end_offsets\n"
+        "    session.coordinator.end_many(manifest.transactions, Verdict.COMMIT)\n",
+        ("tests/protocol/test_batches.py::test_what_a_dead_run_has_left_is_ended_when_the_next_one_begins",),
+    ),
+    Mutation(
+        "decide-what-is-confirmed",
+        "batch-decided-too-late",
+        "what brokers said holds for a while only, however long the ledger's own work waits for a lock",
+        _LEDGER + "decisions.py",
+        "        _check_in_time(ref, not_after, \"a lock of the ledger's\")\n",
+        "",
+        ("tests/ledger/test_dual_write.py::test_time_that_the_ledgers_own_work_takes_counts",),
+    ),
+    Mutation(
+        "doubt-stops-for-a-person",
+        "goes-by-what-was-decided-once",
+        "what was decided long ago is read again before it is committed: it may be given up",
+        _PROTOCOL + "stages/commit.py",
+        "    if decided is not None and _is_some_time_ago(decided.attempt):\n",
+        "    if False:\n",
+        ("tests/protocol/test_given_up.py::test_what_was_decided_long_ago_is_not_taken_from_its_caller",),
     ),
     Mutation(
         "decide-before-kafka",

@@ -371,8 +371,8 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "session-of-the-old-id",
         "a session is not kept behind a new id",
         "airflow_kafka_eos/streams/connections.py",
-        "        if ledger.ledger_id != (ledger_id or ledger.id_now()):\n",
-        "        if ledger_id is not None and ledger.ledger_id == \"\":\n",
+        " and _open[key][0].ledger.id_now() != _open[key][0].ledger.ledger_id:\n",
+        " and _open[key][0].ledger.id_now() == \"\":\n",
         ("tests/streams/test_connections.py::test_a_session_is_kept_until_the_ledger_gets_another_id",),
     ),
     Mutation(

@@ -22,6 +22,7 @@ from airflow_kafka_eos.errors import (
     UndecidableError,
 )
 from airflow_kafka_eos.ledger import tables
+from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow
 from airflow_kafka_eos.ledger.slots import text_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState, TransactionNaming, Verdict
@@ -240,16 +241,16 @@ def test_done_is_said_behind_the_decision_only(query: Query) -> None:
     assert query.world.session.ledger.state(batch.load) is LoadState.COMMITTED
 
 
-@pytest.mark.parametrize("where", ["record_prepared", "ask"])
+@pytest.mark.parametrize("where", ["record_prepared", "ask", "decide_commit"])
 def test_what_a_dead_run_has_left_is_ended_when_the_next_one_begins(
     query: Query, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     batch = query.batch(0)
     manifest = query.write(query.begin(batch), ["a"], ["b"])
     with monkeypatch.context() as patch, pytest.raises(Died):
-        patch.setattr(batches, where, died)
+        patch.setattr(Ledger if where == "decide_commit" else batches, where, died)
         query.decide(batch, manifest)
-    assert len(query.world.open_ids()) == 2
+    assert len(query.world.open_ids()) == 2, "the ledger is written before Kafka is told"
     row = query.begin(batch, SECOND)
     nothing_open(query)
     assert row.number == 2

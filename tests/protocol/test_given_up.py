@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy import create_engine, text
 
 from airflow_kafka_eos.errors import InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.ledger.rows import transactions_of
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 from airflow_kafka_eos.protocol.cleanup.force_terminate import force_terminate
 from airflow_kafka_eos.protocol.cleanup.namespace import Swept, clean, find
@@ -18,6 +20,7 @@ from airflow_kafka_eos.protocol.cleanup.sweep import sweep
 from airflow_kafka_eos.protocol.metrics import measure
 from airflow_kafka_eos.protocol.repair.recover import give_up, recover
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.protocol.stages.commit import Decided, commit
 from airflow_kafka_eos.protocol.stages.visible import lags
 from tests.kafka.open_transactions import wait_until
 from tests.protocol.lost import decided, lose, state
@@ -59,6 +62,18 @@ def test_cleanup_ends_nothing_decided_does_not_wait_and_says_what_a_person_does(
     assert pooled.open_ids() == ids
     assert pooled.slot().is_leased  # nobody writes under these ids as long as they are open
     assert unfinished(pooled) == 1
+
+
+def test_what_was_decided_long_ago_is_not_taken_from_its_caller(world: World) -> None:
+    """The answer to the decision was lost, say, and somebody has given the load up until it was asked for again."""
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    give_up(world.session, world.load, by=RUN, reason="loaded by hand")
+    (row,) = world.session.ledger.attempts(world.load)
+    decided = Decided(replace(row, decided_at="2026-01-01T00:00:00+00:00"), transactions_of(manifest), {})
+    with pytest.raises(UndecidableError, match="given up"):
+        commit(world.session, world.load, deadline_s=10, decided=decided)
+    assert world.open_ids() == [t.transactional_id for t in manifest.transactions]
 
 
 def test_it_is_closed_when_nothing_is_open_and_its_slot_comes_back(pooled: PooledWorld, ledger_url: str) -> None:

@@ -190,7 +190,7 @@ def test_a_querys_task_finds_what_the_last_batch_has_left_and_a_loads_leaves_not
         if kind == "a load":
             return KafkaEosWriter(options, settings, checked)
         begun = Begun(MicroBatch("tests", name, query_id, number, "o"), StreamRun("/c", "driver"), number + 1)
-        return BatchWriter(begun, AttemptWriter(options, settings, checked), schema, gets_arrow=True)
+        return BatchWriter(begun, AttemptWriter(options, settings, checked, keeps_wire=True), schema, gets_arrow=True)
 
     found = wires_of(spark, settings, made)
     if kind == "a load":

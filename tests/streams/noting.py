@@ -1,4 +1,4 @@
-"""A query whose Python processes note how much their collector leaves out; they import this."""
+"""A query whose Python processes note what they keep, and how much their collector leaves out; they import this."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from airflow_kafka_eos.kafka.producer.arrow import sent_transaction
 from airflow_kafka_eos.streams.messages import Message
 from airflow_kafka_eos.streams.options import StreamOptions
 from airflow_kafka_eos.streams.source import BatchEnd, BatchWriter, KafkaEosStreams
@@ -47,6 +48,7 @@ class NotingWriter(BatchWriter):
         message = super().write(iterator)
         if message.rows:
             _note(self._checkpoint, "task")
+            (notes(self._checkpoint) / f"wires-{os.getpid()}").write_text(str(len(sent_transaction._kept)))
         return message
 
 

@@ -43,8 +43,6 @@ def test_a_session_is_kept_until_the_ledger_gets_another_id(
         with session(settings, "test") as kept:
             assert kept is first
         another.new_id(decided_by="test")
-        with session(settings, "test", first.ledger.ledger_id) as kept:
-            assert kept is first  # the ledger is not asked
         with pytest.raises(ZeroDivisionError), session(settings, "test") as opened:
             assert opened.ledger.ledger_id == another.ledger_id
             assert another.ledger_id in opened.id_prefix

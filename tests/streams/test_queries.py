@@ -166,12 +166,13 @@ def test_batches_come_on_and_one_slot_is_used_again(query: Query) -> None:
     assert query.slots == [0], "by these settings no task is run twice, so the slot is free at once"
 
 
-def test_a_querys_python_processes_look_through_what_they_have_imported_once(query: Query) -> None:
+def test_a_querys_python_processes_keep_what_the_next_batch_wants(query: Query) -> None:
     query.spark.dataSource.register(NotingStreams)
     query.run(sink="noting")
     assert query.is_all(2)
     files = notes(query.options["checkpointLocation"]).iterdir()
     found = {file.name.partition("-")[0]: int(file.read_text()) for file in files}
+    assert found.pop("wires") == 1  # the next batch's task goes on with it
     assert set(found) == {"begin", "task", "end"} and min(found.values()) > 10_000
 
 

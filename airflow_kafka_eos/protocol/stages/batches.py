@@ -31,7 +31,7 @@ from airflow_kafka_eos.protocol.guards.slots import check_slot
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, sweep_free_slots
 from airflow_kafka_eos.protocol.stages.commit import Decided, commit
-from airflow_kafka_eos.protocol.stages.decide import ask, check_committable
+from airflow_kafka_eos.protocol.stages.decide import abort_uncommittable, ask
 from airflow_kafka_eos.transaction import PreparedTransaction, TransactionDescription
 
 log = logging.getLogger(__name__)
@@ -193,12 +193,13 @@ def decide_batch(
     check_cluster(session, [record_prepared(session, manifest, writers_left=writers_left)])
     check_batches_known(session, batch, patience_s=deadline_s)
     asked = ask(session, manifest, margin_s)
-    check_committable(session, manifest.attempt, asked, asked.problems, owner=run.owner)
+    abort_uncommittable(session, manifest.attempt, asked, asked.problems, owner=run.owner)
     ends = asked.seen.end_offsets
     row = session.ledger.decide_commit(
         manifest, decided_by=run.owner, not_after=asked.not_after, end_offsets=ends,
         beside=lambda connection: streams.note_decided(connection, session.ledger.ledger_id, batch, run),
     )  # fmt: skip
+    log.debug("%s is decided: commit %d records in %s", manifest.attempt, manifest.records, manifest.how)
     decided = Decided(row, transactions_of(manifest), ends, asked.seen.topic_config)
     commit(session, batch.load, deadline_s=deadline_s, by=run.owner, decided=decided)
     if writers_left:

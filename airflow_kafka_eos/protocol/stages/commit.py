@@ -132,6 +132,8 @@ def commit(
         ALTER on the Cluster is missing; everything else of the load was asked for.
     :raises TransientError: it is not done at the deadline, or brokers or ledger do not answer; run it again.
     """
+    if decided is not None and _is_some_time_ago(decided.attempt):
+        decided = None  # the ledger had decided it before, and was asked again: others may have gone on with it
     row = decided_attempt(session, load) if decided is None else decided.attempt
     began = time.monotonic()
     give_up = began + deadline_s

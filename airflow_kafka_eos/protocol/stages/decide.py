@@ -155,7 +155,7 @@ def decide(
     if reads is not None and (problem := session.ledger.why_not_advance(ref.load, ref.attempt)):
         # the decision asks again, with the cursor locked; here what is refused is aborted, and can be ended
         found = [*found, problem]
-    check_committable(session, ref, asked, found, owner=owner)
+    abort_uncommittable(session, ref, asked, found, owner=owner)
     if dual_write is None:
         row = session.ledger.decide_commit(
             manifest, decided_by=owner, not_after=asked.not_after, end_offsets=asked.seen.end_offsets,
@@ -201,10 +201,10 @@ def ask(session: Session, manifest: Manifest, margin_s: float) -> Asked:
     return Asked(seen, found, not_after)
 
 
-def check_committable(
+def abort_uncommittable(
     session: Session, ref: AttemptRef, asked: Asked, found: Sequence[str], *, owner: str
 ) -> None:
-    """Abort what can no longer be committed; warn of topics whose settings may take its evidence.
+    """Abort what can no longer be committed; of the rest, warn of topics whose settings may take its evidence.
 
     :param found: what speaks against committing.
     :raises UndecidableError: there is something; the abort is recorded.
