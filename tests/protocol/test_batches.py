@@ -236,7 +236,8 @@ def test_what_a_zombie_of_an_author_s_load_begins_under_a_free_slot_of_the_name_
 
 def test_done_is_said_behind_the_decision_only(query: Query) -> None:
     batch = query.batch(0)
-    query.decide(batch, query.write(query.begin(batch), ["a"]))
+    # no writer is left, so that nothing else looks at what is open
+    query.decide(batch, query.write(query.begin(batch), ["a"]), writers_left=False)
     assert query.decided == 0
     assert query.world.session.ledger.state(batch.load) is LoadState.COMMITTED
 
