@@ -18,7 +18,8 @@ from airflow_kafka_eos.errors import RecordError
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import PipelinedWire
 from airflow_kafka_eos.kafka.producer.arrow import sent_transaction
-from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import lent_wire
+from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import wire_to
+from airflow_kafka_eos.kafka.producer.options import ProducerOptions
 from airflow_kafka_eos.kafka.producer.writers import make_writer
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.micro_batch import MicroBatch, StreamRun
@@ -113,7 +114,7 @@ def test_what_is_not_as_good_as_a_new_one_is_closed(write: Write) -> None:
 
 def test_of_two_threads_one_keeps_its_own(write: Write) -> None:
     first = write()
-    with closing(lent_wire(first.settings)) as lent:
+    with closing(wire_to(first.settings, ProducerOptions.from_settings(first.settings), keeps_wire=True)) as lent:
         assert lent is first
         second = write()
         assert second is not first
@@ -127,7 +128,7 @@ def test_a_process_that_was_forked_uses_one_of_its_own(write: Write) -> None:
     read, sent = forking.Pipe(duplex=False)
 
     def child() -> None:
-        own = lent_wire(first.settings)
+        own = wire_to(first.settings, ProducerOptions.from_settings(first.settings), keeps_wire=True)
         sent.send((own is first, own.broker_ids()))
         own.close()
 

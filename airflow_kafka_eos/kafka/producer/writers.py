@@ -30,9 +30,9 @@ def wire_before(name: str, settings: KafkaSettings, *, keeps_wire: bool = False)
     :param keeps_wire: as there.
     """
     if name == "arrow":
-        from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import lent_wire, wire_to
+        from airflow_kafka_eos.kafka.producer.arrow.sent_transaction import wire_to
 
-        return lent_wire(settings) if keeps_wire else wire_to(settings, ProducerOptions.from_settings(settings))
+        return wire_to(settings, ProducerOptions.from_settings(settings), keeps_wire=keeps_wire)
     return Wire(settings)
 
 

@@ -181,7 +181,7 @@ class Asked(NamedTuple):
 
     :param problems: see :func:`problems`; or that a topic is gone.
     :param not_after: epoch seconds; the answers hold for a while only, and half the margin may pass until the ledger's
-        lock is ours.
+        locks are ours.
     """
 
     seen: Observed

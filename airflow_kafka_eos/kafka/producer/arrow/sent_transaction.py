@@ -27,23 +27,21 @@ ANSWER_S = 60.0
 _kept: dict[int, PipelinedWire] = {}
 
 
-def wire_to(settings: KafkaSettings, options: ProducerOptions) -> PipelinedWire:
-    """What a transaction is sent over. Nothing is connected before the first request."""
-    return PipelinedWire(settings, timeout_s=ANSWER_S, request_timeout_s=options.request_timeout_s)
+def wire_to(settings: KafkaSettings, options: ProducerOptions, *, keeps_wire: bool = False) -> PipelinedWire:
+    """What a transaction is sent over; it is the caller's. A new one connects with its first request.
 
-
-def lent_wire(settings: KafkaSettings) -> PipelinedWire:
-    """The wire that was kept in this process, if it is as good as a new one; else a new one. It is the caller's."""
-    kept = _kept.pop(os.getpid(), None)
+    :param keeps_wire: the one that was kept in this process, if it is as good as a new one.
+    """
+    kept = _kept.pop(os.getpid(), None) if keeps_wire else None
     if kept is not None:
         if kept.settings == settings and kept.is_fresh():
             return kept
         kept.close()
-    return wire_to(settings, ProducerOptions.from_settings(settings))
+    return PipelinedWire(settings, timeout_s=ANSWER_S, request_timeout_s=options.request_timeout_s)
 
 
 def keep(wire: PipelinedWire) -> None:
-    """For :func:`lent_wire`; one for a process, whatever its threads do. Nothing is under way on it."""
+    """For :func:`wire_to`; one for a process, whatever its threads do. Nothing is under way on it."""
     if _kept.setdefault(os.getpid(), wire) is not wire:
         wire.close()
 
@@ -79,7 +77,7 @@ class SentTransaction:
 
     def _connect(self) -> PipelinedWire:
         if self._wire is None:
-            self._wire = lent_wire(self._settings) if self._keeps_wire else wire_to(self._settings, self._options)
+            self._wire = wire_to(self._settings, self._options, keeps_wire=self._keeps_wire)
         return self._wire
 
     def _coordinator(self, wire: Wire) -> Coordinator:
