@@ -53,9 +53,8 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "terminated-undecided",
         "force-terminate makes the attempt undecidable before Kafka is told",
         _PROTOCOL + "cleanup/force_terminate.py",
-        "    session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)\n"
-        "    session.ledger.abandon_repairs",
-        "    session.ledger.abandon_repairs",
+        "    session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)\n",
+        "",
         (_TERMINATING + "test_the_attempt_is_undecidable_in_the_ledger_before_kafka_is_told",),
     ),
     Mutation(
@@ -90,9 +89,19 @@ OF_OPERATING: tuple[Mutation, ...] = (
         "repair-terminated-undecided",
         "force-terminate makes repairs that are under way undecidable, too",
         _PROTOCOL + "cleanup/force_terminate.py",
-        '    session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")\n',
+        '        session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")\n',
         "",
         ("tests/protocol/test_repair_cut_off.py::test_a_repair_that_is_force_terminated_enters_nothing",),
+    ),
+    Mutation(
+        "describe-then-ask",
+        "repair-abandoned-for-nothing",
+        "and gives up no repair where nothing is open under the id",
+        _PROTOCOL + "cleanup/force_terminate.py",
+        "    give_up = time.monotonic() + deadline_s\n",
+        "    session.ledger.abandon_repairs(attempt.load, reason=reason)\n"
+        "    give_up = time.monotonic() + deadline_s\n",
+        ("tests/protocol/test_repair_cut_off.py::test_a_force_terminate_with_nothing_open_leaves_a_repair_as_it_is",),
     ),
     # --- KIP-939's calls
     Mutation(

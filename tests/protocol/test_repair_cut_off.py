@@ -120,3 +120,14 @@ def test_a_force_terminate_that_is_refused_leaves_a_repair_as_it_is(world: World
     assert [r.state for r in world.session.ledger.repairs(world.load)] == [RepairState.ADOPTED, RepairState.OPEN]
     world.commit()
     assert len(read(world, "read_committed")) == manifest.records
+
+
+def test_a_force_terminate_with_nothing_open_leaves_a_repair_as_it_is(world: World) -> None:
+    """Its copy may have taken hours; who names the id that was lost has nothing to end."""
+    manifest, lost = lost_one(world)
+    name = lost.transaction.transactional_id
+    world.session.ledger.open_repair(world.load, 1, name, opened_by="r")
+    assert force_terminate(world.session, name, by="ada", reason="it holds readers back") is None
+    assert [r.state for r in world.session.ledger.repairs(world.load)] == [RepairState.OPEN]
+    world.commit()
+    assert len(read(world, "read_committed")) == manifest.records

@@ -78,7 +78,6 @@ def force_terminate(
         check_commits_known(session, attempt.load)
     # before anything is looked at again: from here on nobody decides it (rule: decide-before-kafka)
     session.ledger.make_undecidable(attempt.load, up_to=attempt.number, decided_by=by, reason=reason)
-    session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")
     give_up = time.monotonic() + deadline_s
     ended: PreparedTransaction | None = None
     while True:
@@ -89,6 +88,8 @@ def force_terminate(
         identity = PreparedTransaction(transactional_id, seen.state)
         if not _is_same(holder_of(session, identity), attempt):
             return ended  # ours is over, and its slot was given to another attempt
+        # what is open may be a repair's: nobody enters it either; with nothing open, none is given up for nothing
+        session.ledger.abandon_repairs(attempt.load, reason=f"force-terminated by {by}: {reason}")
         _check_not_decided(session, identity, attempt)
         if seen.coordinator_state is CoordinatorState.ONGOING:
             log.warning("force-terminating %s of %s attempt %d", identity, attempt.load, attempt.number)
