@@ -88,7 +88,7 @@ def of_many_loads(kafka: LocalKafka, url: str, loads: int) -> dict[str, float]:
 
 def _commands(clock: Clock, url: str) -> None:
     from airflow_kafka_eos.cli import main
-    from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
+    from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 
     os.environ[LEDGER_VARIABLE] = url
     one = identity(7)

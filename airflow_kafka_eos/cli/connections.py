@@ -57,10 +57,11 @@ class Connection:
         return found
 
 
-def airflow_connection(option: str, conn_id: str) -> Any:
+def airflow_connection(option: str, conn_id: str, without: str = "") -> Any:
     """The connection of that id.
 
     :param option: the argument that names it, for the error.
+    :param without: what else there is where no Airflow is, for its remedy.
     :raises ConfigurationError: Airflow has no such connection here.
     :raises TransientError: Airflow's database does not answer.
     """
@@ -72,7 +73,7 @@ def airflow_connection(option: str, conn_id: str) -> Any:
         raise ConfigurationError(
             f"{option} {conn_id!r}: Airflow has no such connection here",
             remedy="Name one that `airflow connections list` shows on this machine, or set "
-            f"AIRFLOW_CONN_{conn_id.upper()}",
+            f"AIRFLOW_CONN_{conn_id.upper()}{without}",
         )
     return found
 

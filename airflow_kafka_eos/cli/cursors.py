@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos import position
 from airflow_kafka_eos.cli.durations import whole
-from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
+from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger, say_which
 from airflow_kafka_eos.cli.target import add_namespace
 from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, person, say, show
 from airflow_kafka_eos.errors import ConfigurationError, nearest
@@ -91,7 +91,7 @@ def add_to(commands: Any) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     with open_ledger(arguments) as ledger:
         rows = ledger.cursors(arguments.namespace)
-        say(f"ledger {ledger.where} ({ledger.ledger_id})")
+        say_which(ledger)
     found = [_cursor(row) for row in rows]
     shown = [
         {name: row[name] for name in ("namespace", "name")}
@@ -106,7 +106,7 @@ def _show(arguments: argparse.Namespace) -> int:
     with open_ledger(arguments) as ledger:
         row = _known(ledger, arguments)
         ahead = ledger.named_ahead(row.namespace, row.load_name, row.position)
-        say(f"ledger {ledger.where} ({ledger.ledger_id})")
+        say_which(ledger)
     if show(arguments, _cursor(row) | {"named_ahead": _named(ahead, row.said_at)}, _cursor(row)):
         if ahead:
             print("\n" + _told(ahead, row.said_at, "the cursor"))

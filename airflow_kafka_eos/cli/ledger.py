@@ -16,13 +16,13 @@ from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import milliseconds, text_of
 from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, person, say
 from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError
+from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX, LEDGER_VARIABLE, handed_over
 
 if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
-LEDGER_VARIABLE = "AIRFLOW_KAFKA_EOS_LEDGER"
 PRUNE_AFTER = "90d"
 
 _NEW_ID = """\
@@ -130,7 +130,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     older_than = timedelta(milliseconds=arguments.older_than)
     of = {"namespace": arguments.namespace}
     with open_ledger(arguments) as ledger:
-        say(f"ledger {ledger.where} ({ledger.ledger_id})")
+        say_which(ledger)
         found = ledger.prunable(older_than, **of)
         attempts = transactions = 0
         if found.attempts and not arguments.dry_run:
@@ -161,8 +161,9 @@ def add_conn_id(command: argparse.ArgumentParser) -> None:
         "--conn-id",
         "--ledger-conn-id",
         dest="conn_id",
-        help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, else ledger_conn_id of "
-        "section [kafka_eos] in Airflow's configuration, else the SQLite file",
+        help=f"Airflow connection of the ledger; default: the URL in ${LEDGER_VARIABLE}, or in the file that "
+        f"${LEDGER_VARIABLE}{FILE_SUFFIX} names, else ledger_conn_id of section [kafka_eos] in Airflow's "
+        "configuration, else the SQLite file",
     )
 
 
@@ -175,8 +176,8 @@ def url_of(arguments: argparse.Namespace) -> str:
 
     option, conn_id = "--conn-id", arguments.conn_id
     if not conn_id:
-        if url := os.environ.get(LEDGER_VARIABLE):
-            return _readable(url)
+        if url := handed_over(os.environ, LEDGER_VARIABLE):
+            return _readable(url.strip())
         option, conn_id = "[kafka_eos] ledger_conn_id", setting("ledger_conn_id")
     if not conn_id:
         return default_url()
@@ -203,6 +204,11 @@ def open_ledger(arguments: argparse.Namespace) -> Ledger:
     url = url_of(arguments)
     with told_where_else_it_may_be():
         return Ledger.open(url, upgrade=False)
+
+
+def say_which(ledger: Ledger, namespace: str | None = None) -> None:
+    """Which ledger was read, and of one namespace alone: "no loads" is no answer where nobody knows of which."""
+    say(f"ledger {ledger.where} ({ledger.ledger_id}){f', namespace {namespace}' if namespace else ''}")
 
 
 @contextmanager

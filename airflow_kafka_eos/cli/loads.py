@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_eos import position
 from airflow_kafka_eos.cli.compare import add_reinstate, add_set_committed
 from airflow_kafka_eos.cli.durations import text_of, whole
-from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
+from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger, say_which
 from airflow_kafka_eos.cli.target import add_cluster, add_namespace, known_load, load_of, open_session
 from airflow_kafka_eos.cli.terminal import (
     FOUND,
@@ -30,7 +30,6 @@ from airflow_kafka_eos.errors import KafkaEosError
 from airflow_kafka_eos.load import LoadIdentity, LoadState
 
 if TYPE_CHECKING:
-    from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow, RangeRow, RepairRow, TransactionRow
     from airflow_kafka_eos.protocol.session import Session
     from airflow_kafka_eos.transaction import TopicPartition
@@ -112,7 +111,7 @@ def _list(arguments: argparse.Namespace) -> int:
         )
         # however many loads were begun since
         unverified = ledger.overview(*of, states=[state for state in states if state.is_unverified])
-        _say_which(ledger)
+        say_which(ledger)
     if limit is not None and len(rows) > limit:
         rows = rows[1:]
         say(f"there are more: only the {limit} loads that were begun last are shown; --limit 0 shows all")
@@ -135,7 +134,7 @@ def _show(arguments: argparse.Namespace) -> int:
             "repairs": [_repair(r) for r in ledger.repairs(load)],
             "ranges": [_range(r) for r in ledger.ranges(load)],
         }
-        _say_which(ledger)
+        say_which(ledger)
     _warn([shown["load"]])
     if show(arguments, shown, _for_people(shown["load"])):
         for title in ("attempts", "transactions", "repairs", "ranges"):
@@ -174,7 +173,7 @@ def _set_finished(arguments: argparse.Namespace) -> int:
     load = load_of(arguments)
     with open_ledger(arguments) as ledger:
         known_load(ledger, load)
-        _say_which(ledger)
+        say_which(ledger)
         confirm(arguments, f"Are all rows of the dual write of {load} in their tables, once? No run will write them.")
         row = ledger.set_finished(load, by=person(), reason=arguments.reason)
         show(arguments, {**asdict(load), "state": ledger.state(load), "attempt": row.number, "reason": row.reason})
@@ -213,11 +212,6 @@ def _say_next(session: Session, load: LoadIdentity) -> None:
 
 def _show_state(arguments: argparse.Namespace, session: Session, row: LoadRow) -> None:
     show(arguments, _load(row, session.ledger.attempt(row.load, row.newest_attempt)))
-
-
-def _say_which(ledger: Ledger) -> None:
-    """Which ledger was read: "no loads" is no answer where nobody knows of which."""
-    say(f"ledger {ledger.where} ({ledger.ledger_id})")
 
 
 def _warn(rows: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_eos.cli.durations import milliseconds, whole
-from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger
+from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger, say_which
 from airflow_kafka_eos.cli.target import add_namespace
 from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, show
 from airflow_kafka_eos.errors import ConfigurationError
@@ -42,7 +42,8 @@ def add_to(commands: Any) -> None:
         help="queries, their checkpoints, and the last batch that was decided",
         description="Queries, their checkpoints, and the last batch that was decided. With --idle only those "
         "whose last batch is older, or that have none since they were bound so long ago; exit code 1 where there is "
-        "one. A query without new data has no new batch.",
+        "one. A query without new data has no new batch. Names that were set free are left out there, but for the one "
+        "that --name gives.",
     )
     listed.add_argument(
         "--idle", type=milliseconds, metavar="TIME",
@@ -80,13 +81,22 @@ def _list(arguments: argparse.Namespace) -> int:
     idle_ms = arguments.idle
     with open_ledger(arguments) as ledger:
         found = [row for row in ledger.streams(arguments.namespace) if arguments.name in (None, row.name)]
+        say_which(ledger, arguments.namespace)
     if arguments.name is not None and not found:  # an alert on a name that is mistyped would never come
         raise _unknown(arguments.name, arguments.namespace)
     now = datetime.now(UTC)
-    late = [row for row in found if idle_ms is None or _age_ms(row, now) > idle_ms]
+    late = [
+        row for row in found
+        if idle_ms is None or (_is_watched(row, arguments.name) and _age_ms(row, now) > idle_ms)
+    ]  # fmt: skip
     nothing = "no streaming queries" if idle_ms is None or not found else "no streaming query is late"
     show(arguments, [asdict(row) for row in late], nothing=nothing)
     return FOUND if idle_ms is not None and late else OK
+
+
+def _is_watched(row: StreamRow, name: str | None) -> bool:
+    """Whether it counts as late: a name that was set free has no query, unless somebody asks for that very name."""
+    return row.query_id is not None or row.name == name
 
 
 def _age_ms(row: StreamRow, now: datetime) -> float:

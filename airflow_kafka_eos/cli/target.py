@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from airflow_kafka_eos.cli.ledger import add_conn_id, told_where_else_it_may_be,
 from airflow_kafka_eos.cli.terminal import add_output, say, to_stderr
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX, SETTINGS_VARIABLE, kafka_handed_over
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 
 #: Keys of a load name among which one is looked for that may have been meant.
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from airflow_kafka_eos.ledger.ledger import Ledger
     from airflow_kafka_eos.ledger.rows import LoadRow
     from airflow_kafka_eos.protocol.session import Session
+
+_WITHOUT_AIRFLOW = (
+    ". Where there is no Airflow, name the cluster by --bootstrap-server or --command-config, or set "
+    f"{SETTINGS_VARIABLE}"
+)
 
 #: what Kafka's numbers of partitions, brokers and offsets go to
 PARTITION, OFFSET = whole(0, 2**31 - 1), whole(0, 2**63 - 1)
@@ -45,7 +52,8 @@ def add_cluster(command: argparse.ArgumentParser, *, timeout_s: float = 60) -> N
     command.add_argument(
         "--kafka-conn-id",
         help="Airflow connection of type kafka, where neither --bootstrap-server nor --command-config is given; "
-        f"{default_of('kafka_conn_id')}",
+        f"default: the settings in ${SETTINGS_VARIABLE}, or in the file that ${SETTINGS_VARIABLE}{FILE_SUFFIX} names, "
+        f"else {default_of('kafka_conn_id').removeprefix('default: ')}",
     )
     add_address(command)
     command.add_argument(
@@ -101,10 +109,14 @@ def settings_of(arguments: argparse.Namespace) -> KafkaSettings:
             "--kafka-conn-id stands beside --bootstrap-server or --command-config",
             remedy="Name the cluster in one way only",
         )
-    if not by_hand:
+    given = None if by_hand or arguments.kafka_conn_id else kafka_handed_over(os.environ)
+    if given is not None:
+        source, settings = f"${SETTINGS_VARIABLE}", given
+    elif not by_hand:
+        option = "--kafka-conn-id" if arguments.kafka_conn_id else "[kafka_eos] kafka_conn_id"
         conn_id = setting("kafka_conn_id", arguments.kafka_conn_id or None)
         source = f"Airflow connection {conn_id!r}"
-        extra = airflow_connection("--kafka-conn-id", conn_id).extra_dejson
+        extra = airflow_connection(option, conn_id, _WITHOUT_AIRFLOW).extra_dejson
         settings = settings_of_connection(conn_id, extra, behind_import=to_stderr)
     else:
         source = f"{file or '--bootstrap-server'}"

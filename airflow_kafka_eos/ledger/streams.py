@@ -11,6 +11,7 @@ row, which :func:`.admin.new_id` takes before it looks at anything.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -399,7 +400,8 @@ def _check_bound(stream: Row[Any], batch: MicroBatch, run: StreamRun) -> None:
             f"query {batch.name!r} is bound to checkpoint {stream.checkpoint}, and this run's is {run.checkpoint}: a "
             "copy of it, for both have the same query id",
             remedy="Run it on the first one; or, where the checkpoint was moved and nobody runs on the first one any "
-            f"more, run `airflow-kafka-eos streams set {name_in_command(batch.load)} --checkpoint …`",
+            f"more, run `airflow-kafka-eos streams set {name_in_command(batch.load)} --checkpoint "
+            f"{shlex.quote(run.checkpoint)}`",
             load=str(batch.load),
         )
 

@@ -71,7 +71,8 @@ class Checkpoint:
         if metadata is None or not numbers:
             raise OtherCheckpointError(
                 f"the checkpoint {self.location} has no query, or no batch of it is planned",
-                remedy="Name by the option checkpointLocation the very folder that the query runs with",
+                remedy="Name by the option checkpointLocation the very folder that the query runs with. A query with a "
+                "continuous trigger has no batches: set processingTime or availableNow",
             )
         number = numbers[-1]
         return MicroBatch(

@@ -1,5 +1,7 @@
 """What the Spark driver is handed over by its environment: the text itself, or the name of a file with it.
 
+The command line reads the same variables, so that it stands beside a streaming query's service as that is configured.
+
 ``AIRFLOW_KAFKA_EOS_KAFKA`` holds a text; ``AIRFLOW_KAFKA_EOS_KAFKA_FILE`` names a file. The file is for cluster deploy
 mode, where settings of Spark that set a driver's environment show in its UI: a secret mounted by Kubernetes, or a file
 that YARN has localized. A path that is not absolute is one in the driver's working folder.
@@ -10,8 +12,12 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_kafka_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
 #: The environment variable of the Spark driver with the Kafka settings and their secrets (``KafkaSettings.to_json``).
 SETTINGS_VARIABLE = "AIRFLOW_KAFKA_EOS_KAFKA"
@@ -30,7 +36,7 @@ def handed_over(environ: Mapping[str, str], variable: str) -> str | None:
         return text or None
     if text:
         raise ConfigurationError(
-            f"{variable} and {variable}{FILE_SUFFIX} are both set in the Spark driver's environment",
+            f"{variable} and {variable}{FILE_SUFFIX} are both set in the environment",
             remedy="Set one of them",
         )
     try:
@@ -44,7 +50,25 @@ def handed_over(environ: Mapping[str, str], variable: str) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError) as e:
         raise ConfigurationError(
-            f"{variable}{FILE_SUFFIX} names {name}, which cannot be read where the Spark driver runs "
+            f"{variable}{FILE_SUFFIX} names {name}, which cannot be read on this machine "
             f"({e.strerror or type(e).__name__ if isinstance(e, OSError) else 'it is not UTF-8'})",
-            remedy="Mount it, or ship it with files=…, and let the driver's user read it",
+            remedy="Mount it, or ship it to the Spark driver with files=…, and let the user of this process read it",
         ) from e
+
+
+def kafka_handed_over(environ: Mapping[str, str]) -> KafkaSettings | None:
+    """The Kafka settings of the environment; None without any.
+
+    :raises ConfigurationError: see :func:`handed_over` and ``KafkaSettings.from_json``; it names the variable.
+    """
+    from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+
+    text = handed_over(environ, SETTINGS_VARIABLE)
+    if text is None:
+        return None
+    try:
+        return KafkaSettings.from_json(text)
+    except ConfigurationError as e:
+        name = environ.get(SETTINGS_VARIABLE + FILE_SUFFIX)
+        e.message = f"{f'{SETTINGS_VARIABLE}{FILE_SUFFIX}, {name}' if name else SETTINGS_VARIABLE}: {e.message}"
+        raise

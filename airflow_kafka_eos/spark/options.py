@@ -28,7 +28,7 @@ tasks are sent it by pickle.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from airflow_kafka_eos.load import (
     WriterName,
 )
 from airflow_kafka_eos.naming import AnyId, AttemptRef, check_length
-from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, handed_over
+from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE, kafka_handed_over
 from airflow_kafka_eos.transaction import TWO_PHASE_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _REQUIRED = (
     "transaction.timeout.ms",
     "deadline.ms",
 )
-_KNOWN = (
+KNOWN = (
     *_REQUIRED,
     "topic",
     "topics",
@@ -145,7 +145,7 @@ class WriteOptions:
         """
         given = {key.lower(): value for key, value in options.items()}
         kafka = {key[len(_KAFKA) :]: value for key, value in given.items() if key.startswith(_KAFKA)}
-        _check_known([key for key in given if not key.startswith(_KAFKA) and key not in _KNOWN])
+        check_known(given, KNOWN)
         _check_no_secrets(kafka)
         for key in _REQUIRED:
             if not given.get(key):
@@ -209,12 +209,12 @@ class WriteOptions:
     def settings(self, environ: Mapping[str, str]) -> KafkaSettings:
         """The Kafka settings: those of the driver's environment, and the options above them.
 
-        :raises ConfigurationError: see ``KafkaSettings`` and ``handed_over``; also when there are no settings at all.
+        :raises ConfigurationError: see ``KafkaSettings`` and ``kafka_handed_over``; also when there are no settings.
         """
         from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 
-        secret = handed_over(environ, SETTINGS_VARIABLE)
-        base = KafkaSettings.from_json(secret).texts if secret else {}
+        found = kafka_handed_over(environ)
+        base = {} if found is None else found.texts
         if not base and not self.kafka:
             raise ConfigurationError(
                 f"there are no Kafka settings: {SETTINGS_VARIABLE} is not set in the Spark driver's environment",
@@ -258,12 +258,18 @@ def _wrong(key: str, problem: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(f"{_of(key)} {problem}", remedy=remedy)
 
 
-def _check_known(unknown: list[str]) -> None:
-    for key in sorted(unknown):
-        near = nearest(key, [*_KNOWN, "kafka.bootstrap.servers"])
-        raise _wrong(
-            key, "is unknown", f"Did you mean {near}" if near else f"Known are {', '.join(_KNOWN)}, kafka.*"
-        )
+def check_known(given: Iterable[str], known: Collection[str]) -> None:
+    """
+    :param given: keys in lower case.
+    :param known: those that there are, beside ``kafka.*``.
+    :raises ConfigurationError: one is none of them.
+    """
+    names = {key.lower() for key in known}
+    for key in sorted(given):
+        if not key.startswith(_KAFKA) and key not in names:
+            near = nearest(key, [*known, "kafka.bootstrap.servers"])
+            meant = f"Did you mean {near}" if near else f"Known are {', '.join(known)}, kafka.*"
+            raise _wrong(key, "is unknown", meant)
 
 
 def _check_no_secrets(kafka: Mapping[str, str]) -> None:

@@ -32,17 +32,18 @@ from airflow_kafka_eos.load import (
 )
 from airflow_kafka_eos.micro_batch import MicroBatch
 from airflow_kafka_eos.naming import AttemptRef
-from airflow_kafka_eos.spark.options import WriteOptions
+from airflow_kafka_eos.spark.options import KNOWN, WriteOptions, check_known
 
 OPENED_BY = "stream.opened.by"
 _OWN = (
-    "queryname", "checkpointlocation", "transaction.naming", "transaction.timeout.ms", "commit.timeout.ms",
+    "queryName", "checkpointLocation", "transaction.naming", "transaction.timeout.ms", "commit.timeout.ms",
     "batch.timeout.ms", "stream.replay", OPENED_BY,
 )  # fmt: skip
 _OF_AN_ATTEMPT = (
     "load.name", "load.key", "load.attempt", "load.slot", "load.repairs", "load.claim", "ledger.id", "manifest.dir",
     "deadline.ms",
 )  # fmt: skip
+_KNOWN = tuple(dict.fromkeys((*_OWN, *(key for key in KNOWN if key not in _OF_AN_ATTEMPT))))
 _MARGIN_S = 60.0
 
 
@@ -80,13 +81,14 @@ class StreamOptions:
         :raises ConfigurationError: an option is missing, unknown, misshapen, or a secret.
         """
         every = {key.lower(): value for key, value in options.items()}
-        own = {key: every.pop(key) for key in _OWN if key in every}
         for key in _OF_AN_ATTEMPT:
             if key in every:
                 raise _wrong(key, "is of one load", "Leave it out: each batch of a query is a load of its own")
-        if not own.get("queryname"):
+        check_known(every, _KNOWN)
+        own = {key: every.pop(key.lower()) for key in _OWN if key.lower() in every}
+        if not own.get("queryName"):
             raise _wrong("queryName", "is missing", "Name the query: .queryName('orders') before .start()")
-        if not own.get("checkpointlocation"):
+        if not own.get("checkpointLocation"):
             raise _wrong(
                 "checkpointLocation",
                 "is missing",
@@ -102,8 +104,8 @@ class StreamOptions:
             )
         found = cls(
             every.get("load.namespace") or DEFAULT_NAMESPACE,
-            own["queryname"],
-            own["checkpointlocation"],
+            own["queryName"],
+            own["checkpointLocation"],
             tuple(sorted(every.items())),
             timeout_ms,
             batch_timeout_ms,

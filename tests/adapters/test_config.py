@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 
 from airflow_kafka_eos import Checks, ExactlyOnceLoad, Transactions, exactly_once_load
 from airflow_kafka_eos.cli import parser
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
+from airflow_kafka_eos.cli.ledger import url_of
 from airflow_kafka_eos.cli.target import settings_of
 from airflow_kafka_eos.config import OPTIONS, deferrable, optional, setting
 from airflow_kafka_eos.doctor.finding import Asked
@@ -28,6 +28,7 @@ from airflow_kafka_eos.operators.maintenance import SweepLeftoversOperator
 from airflow_kafka_eos.operators.prepare import PrepareLoadOperator
 from airflow_kafka_eos.protocol.guards.id_caps import Caps
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.spark.options import WriteOptions
 from tests.adapters.grouping import grouped
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.protocol.world import World, foreign_transaction
 
 

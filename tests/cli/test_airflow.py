@@ -103,7 +103,7 @@ def test_asking_for_a_connection_makes_no_database(home: Path) -> None:
     code = "import sys; from airflow_kafka_eos.cli import main; sys.exit(main())"
     done = run(home, sys.executable, "-c", code, "transactions", "list")
     assert done.returncode == 2
-    assert "--kafka-conn-id 'kafka_default': Airflow has no such connection here" in done.stderr
+    assert "[kafka_eos] kafka_conn_id 'kafka_default': Airflow has no such connection here" in done.stderr
     assert not (home / "airflow.db").exists()
 
 

@@ -82,6 +82,36 @@ def test_an_airflow_connection_of_the_environment(monkeypatch: pytest.MonkeyPatc
         settings("--kafka-conn-id", "nowhere")
 
 
+def test_the_variables_of_a_streams_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a service there may be no Airflow: what its driver goes by is enough; what an argument names wins."""
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"extra": {"bootstrap.servers": "airflow:9"}}))
+    monkeypatch.setenv("AIRFLOW_KAFKA_EOS_KAFKA", '{"bootstrap.servers": "h:1", "sasl.password": "secret-value"}')
+    assert settings().bootstrap_servers == "h:1"
+    assert settings("--bootstrap-server", "other:2").bootstrap_servers == "other:2"
+    assert settings("--kafka-conn-id", "kafka_default").bootstrap_servers == "airflow:9"
+    for text in ("secret-value", '{"bootstrap.servers": "h:1", "linger.mss": "secret-value"}'):
+        monkeypatch.setenv("AIRFLOW_KAFKA_EOS_KAFKA", text)
+        with pytest.raises(ConfigurationError, match="AIRFLOW_KAFKA_EOS_KAFKA: the Kafka setting") as refused:
+            settings()
+        assert "secret-value" not in str(refused.value)
+    monkeypatch.delenv("AIRFLOW_KAFKA_EOS_KAFKA")
+    file = tmp_path / "kafka.json"
+    file.write_text('{"bootstrap.servers": "h:3"}')
+    monkeypatch.setenv("AIRFLOW_KAFKA_EOS_KAFKA_FILE", str(file))
+    file.chmod(0o600)
+    assert settings().bootstrap_servers == "h:3"
+    file.write_text("bootstrap.servers=h:3")
+    with pytest.raises(ConfigurationError, match=f"AIRFLOW_KAFKA_EOS_KAFKA_FILE, {file}: the Kafka settings are not"):
+        settings()
+
+
+def test_without_airflow_it_says_what_else_names_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"\[kafka_eos\] kafka_conn_id 'kafka_default'") as refused:
+        settings()
+    assert "--bootstrap-server" in str(refused.value) and "AIRFLOW_KAFKA_EOS_KAFKA" in str(refused.value)
+
+
 @pytest.fixture
 def login(secured: Secured, tmp_path: Path) -> Iterator[Path]:
     file = tmp_path / "alice.properties"

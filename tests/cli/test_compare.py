@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import compare, main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
 from airflow_kafka_eos.operators import submitting
 from airflow_kafka_eos.protocol.repair import restored
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.ledger.ledger_support import prepare, sql
 

@@ -12,9 +12,10 @@ import pytest
 
 from airflow_kafka_eos import config
 from airflow_kafka_eos.cli import parser
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE, url_of
+from airflow_kafka_eos.cli.ledger import url_of
 from airflow_kafka_eos.cli.target import settings_of
 from airflow_kafka_eos.load import DEFAULT_NAMESPACE
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.cli.conftest import Command
 from tests.cli.test_docs import EVERY
 from tests.cli.test_reading import words

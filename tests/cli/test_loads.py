@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger import Ledger, migrate
 from airflow_kafka_eos.ledger.rows import UNFINISHED
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.transaction import Outcome
 from tests.ledger.ledger_support import LOAD, OTHER, commit, prepare, ref, sql
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.cli.conftest import Command
 from tests.protocol.world import World
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import Manifest
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.cli.conftest import Command
 from tests.protocol.lost import lose
 from tests.protocol.pooled_world import PooledWorld

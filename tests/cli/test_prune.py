@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger import Ledger, migrate
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.cli.conftest import Command
 from tests.ledger.ledger_support import LOAD, OTHER, prepare, sql
 from tests.ledger.test_ledger_prune import committed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.cli.conftest import Command
 from tests.cli.shell import shell
 from tests.cli.test_docs import EVERY

@@ -37,7 +37,9 @@ def test_queries_are_listed(url: str, command: Command) -> None:
     (one,) = json.loads(command("streams", "list", "--output", "json").out)
     assert (one["name"], one["query_id"], one["checkpoint"], one["decided"]) == ("orders", FIRST, "/old", -1)
     assert "orders" in command("streams", "list").out
-    assert command("streams", "list", "--namespace", "other").out == "no streaming queries\n"
+    others = command("streams", "list", "--namespace", "other")
+    assert others.out == "no streaming queries\n"
+    assert others.err.startswith("ledger sqlite:///") and others.err.endswith(", namespace other\n")
 
 
 def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
@@ -61,6 +63,30 @@ def test_those_whose_last_batch_is_old(url: str, command: Command) -> None:
     assert command("streams", "list", "--name", "another").code == 2
     assert command("streams", "set", "orders", "--decided", "9", "--yes").code == 0
     assert row(url).decided_at is None, "a person has said so"
+
+
+def test_a_name_that_was_set_free_is_no_query_that_is_late(url: str, command: Command) -> None:
+    """Nothing takes its row away: an alert on all queries would never be quiet again."""
+    sql(url, "UPDATE kafka_eos_streams SET bound_at = :at", at="2026-01-01T00:00:00.000000+00:00")
+    assert command("streams", "list", "--idle", "1h").code == 1
+    assert command("streams", "set", "orders", "--forget-query", "--yes").code == 0
+    assert command("streams", "list", "--idle", "1h").code == 0
+    assert command("streams", "list", "--idle", "1h", "--name", "orders").code == 1, "somebody waits for that very one"
+    assert "orders" in command("streams", "list").out
+
+
+def test_the_ledger_may_be_named_by_a_file_as_a_driver_has_it(
+    url: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(f"{url}\n")
+    file.chmod(0o600)
+    monkeypatch.delenv("AIRFLOW_KAFKA_EOS_LEDGER")
+    monkeypatch.setenv("AIRFLOW_KAFKA_EOS_LEDGER_FILE", str(file))
+    assert "orders" in command("streams", "list").out
+    file.chmod(0o644)
+    refused = command("streams", "list")
+    assert refused.code == 2 and "AIRFLOW_KAFKA_EOS_LEDGER_FILE names" in refused.err
 
 
 def test_a_task_on_a_worker_finds_the_ledger_by_the_worker_s_environment(

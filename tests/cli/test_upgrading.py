@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger import Ledger, default_url, migrate
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.cli.conftest import Command
 from tests.ledger.ledger_support import LOAD, next_version
 

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.doctor.commands import ADMIN_CONFIG, Commands, in_remedy
 from airflow_kafka_eos.doctor.examine import Examination
 from airflow_kafka_eos.doctor.finding import Finding, Severity
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.acls import allow_exactly
 from tests.doctor.patients import NAMESPACE, asked, broken_broker, examined, new_ledger, of, settings_of
 from tests.doctor.test_access import ALL, CASES, PRINCIPAL, TOPIC, Case

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.kafka.admin.open_producers import OpenProducer, open_producers
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.protocol import hanging
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TopicPartition
 from tests.acls import Right, allow_exactly
 from tests.kafka.least_support import LEAST, NAMESPACE, PRINCIPAL

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.load import LoadIdentity, TransactionNaming
 from airflow_kafka_eos.naming import name_prefix
@@ -21,6 +20,7 @@ from airflow_kafka_eos.protocol.guards.id_caps import Caps, check_caps, ids_repo
 from airflow_kafka_eos.protocol.guards.ownership import hidden_by_acls
 from airflow_kafka_eos.protocol.metrics import measure
 from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.acls import Right, allow_exactly
 from tests.kafka.least_support import LEAST, NAMESPACE, PRINCIPAL, READ_TOPIC, WRITE_TOPIC, sweep_to_the_end
 from tests.kafka.least_support import ledger_path as ledger_path

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.protocol.hanging import Whose, find
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import reference
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.transaction import PreparedTransaction
 from tests.cli.test_prune import PRINTED as PRUNING
 from tests.cli.test_upgrading import PRINTED as UPGRADING

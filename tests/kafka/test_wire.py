@@ -19,6 +19,7 @@ from kafka.protocol.producer.transaction import EndTxnRequest, InitProducerIdReq
 from airflow_kafka_eos.errors import AccessError, BrokerTooOldError, BrokerUnavailableError
 from airflow_kafka_eos.kafka.admin.end_transactions import EndAnswer
 from airflow_kafka_eos.kafka.admin.partitions import Partitions
+from airflow_kafka_eos.kafka.client import wire as wires
 from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.kafka.client.wire import PipelinedWire, Wire
 from airflow_kafka_eos.load import Verdict
@@ -44,6 +45,19 @@ def test_a_broker_that_is_not_there_is_named() -> None:
         pytest.raises(BrokerUnavailableError, match=rf"describing.*{where}"),
     ):
         coordinator_of(wire).describe([an_id("any")])
+
+
+def test_who_waits_for_brokers_is_told_so_before_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nobody has set up logging, as in a Spark driver: Python shows warnings by itself."""
+    monkeypatch.setattr(wires, "SAYS_SO_AFTER_S", 0.2)
+    where = f"127.0.0.1:{free_port()}"
+    settings = KafkaSettings.from_mapping({"bootstrap.servers": where, "sasl.password": PASSWORD})
+    with Wire(settings, timeout_s=1) as wire, pytest.raises(BrokerUnavailableError):
+        wire.broker_ids()
+    (said,) = [r.getMessage() for r in caplog.records if r.name == wires.__name__ and r.levelname == "WARNING"]
+    assert said.startswith(f"the Kafka brokers at {where} do not answer yet (") and PASSWORD not in said
 
 
 def test_a_closed_wire_says_so(kafka: LocalKafka) -> None:

@@ -324,8 +324,9 @@ def test_a_name_is_one_querys(query: Query) -> None:
     other = replace(query, query_id=str(UUID(int=next(_numbers) + 10**6)))
     with pytest.raises(OtherCheckpointError, match="the checkpoint was deleted"):
         other.begin(other.batch(0))
-    with pytest.raises(OtherCheckpointError, match="a copy of it"):
-        query.begin(query.batch(1), StreamRun("/copy", "driver 1"))
+    with pytest.raises(OtherCheckpointError, match="a copy of it") as refused:
+        query.begin(query.batch(1), StreamRun("/the copy", "driver 1"))
+    assert refused.value.remedy.endswith(" --checkpoint '/the copy'`"), "to be pasted as it is"
     assert query.world.session.ledger.state(other.batch(0).load) is None
     query.load(query.batch(1), ["b"])
     assert query.world.visible() == ["a", "b"]

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from airflow_kafka_eos.cli import main
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.errors import ConfigurationError, InDoubtError, UndecidableError
 from airflow_kafka_eos.kafka.admin.coordinator import Listed
 from airflow_kafka_eos.kafka.admin.inspect import topic_seen
@@ -41,6 +40,7 @@ from airflow_kafka_eos.protocol.repair.recover import give_up
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.protocol.stages.begin import record_prepared, reference
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 from tests.kafka.open_transactions import wait_ended, wait_until
 from tests.protocol.forgetful import decide_anyway, end, prepare_forgotten, shown

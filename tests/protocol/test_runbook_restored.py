@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from airflow_kafka_eos.manifest import dump
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.protocol.stages.begin import begin, reference
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from tests.kafka_tools import Shell
 from tests.protocol.test_restored import backup, checkpoint

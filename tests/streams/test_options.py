@@ -47,3 +47,23 @@ def test_a_writer_without_two_phase_commit_is_refused_where_that_is_required() -
     StreamOptions.parse(given)
     with pytest.raises(ConfigurationError, match="has no way to"):
         StreamOptions.parse(given | {"transaction.two.phase.commit": "required"})
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("stream.reply", "Did you mean stream.replay"),
+        ("commit.timeout", "Did you mean commit.timeout.ms"),
+        ("checkpoint.location", "Did you mean checkpointLocation"),
+        ("topicc", "Did you mean topic"),
+    ],
+)
+def test_a_misspelled_option_is_told_what_a_stream_has(key: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"the option {key} of kafka_eos is unknown. {said}"):
+        StreamOptions.parse({"queryName": "n", "checkpointLocation": "/c", "topic": "t", key: "x"})
+
+
+def test_what_there_is_names_no_option_that_a_stream_refuses() -> None:
+    with pytest.raises(ConfigurationError, match="Known are queryName, checkpointLocation") as refused:
+        StreamOptions.parse({"queryName": "n", "checkpointLocation": "/c", "topic": "t", "zzz": "x"})
+    assert "batch.timeout.ms" in refused.value.remedy and "load.key" not in refused.value.remedy

@@ -237,7 +237,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]
         """No broker answers, and why."""
         return BrokerUnavailableError(
             f"the Kafka brokers at {self._settings.bootstrap_servers} cannot be reached: {reason}",
-            remedy="Check bootstrap.servers and security.protocol of the Kafka connection, and that the brokers are up",
+            remedy="Check bootstrap.servers and security.protocol of the Kafka settings, and that the brokers are up",
         )
 
 

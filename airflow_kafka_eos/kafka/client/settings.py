@@ -155,7 +155,7 @@ class KafkaSettings:
         if (document := json_object(text)) is None:
             raise ConfigurationError(
                 "the Kafka settings are not a JSON object",
-                remedy="Pass the text that KafkaSettings.to_json wrote, unchanged",
+                remedy='Write them as {"bootstrap.servers": "host:9092"}',
             )
         return cls.from_mapping(document)
 

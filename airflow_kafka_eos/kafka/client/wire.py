@@ -7,6 +7,7 @@ to one broker. :class:`Wire` is that way: one request at a time, synchronous, ea
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeVar
@@ -29,6 +30,11 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.transaction import TopicPartition
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: Who waits for brokers longer than this is told so, in the middle of the wait.
+SAYS_SO_AFTER_S = 5.0
 
 _CLIENT = "airflow-kafka-eos"
 _TRANSACTION = 1  # FindCoordinator's key type
@@ -293,6 +299,12 @@ class Wire:
                 raise retry.NoTokenError(e.message, remedy=e.remedy) from None
         deadline = time.monotonic() + self.timeout_s
         future = self._manager.bootstrap_async(int(self.timeout_s * 1000))
+        self._net.poll(timeout_ms=min(SAYS_SO_AFTER_S, self.timeout_s) * 1000, future=future)
+        if not future.is_done:
+            _log.warning(
+                "the Kafka brokers at %s do not answer yet (%s); trying for up to %g s",
+                self.settings.bootstrap_servers, self._manager.last_failure or "no connection", self.timeout_s,
+            )  # fmt: skip
         self._wait(future, deadline + 1)
 
     def _log_in_again(self) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from airflow_kafka_eos.cli.ledger import LEDGER_VARIABLE
 from airflow_kafka_eos.load import LoadState, Verdict
 from airflow_kafka_eos.micro_batch import batch_of
 from airflow_kafka_eos.protocol.session import Session
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from tests.faults.observing import ends_of, read_librdkafka
 from tests.faults.worlds.checkpoints import Query
 from tests.faults.worlds.drivers import STEP_S, UP_S
