@@ -154,7 +154,7 @@ def mark_prepared(
     if problem:
         raise UndecidableError(
             f"the attempt cannot become prepared: {problem}",
-            remedy="Let this task fail; the newest attempt goes on. A streaming query fails: start it again",
+            remedy="Let this task fail; the newest attempt goes on",
             load=str(ref.load),
             attempt=ref.attempt,
         )

@@ -30,6 +30,7 @@ from airflow_kafka_eos.spark.write import check_complete
 from airflow_kafka_eos.streams.messages import Message, Reports
 from airflow_kafka_eos.streams.options import StreamOptions
 from airflow_kafka_eos.streams.source import QUERY_ID, BatchWriter
+from airflow_kafka_eos.streams.words import told_to_a_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,7 @@ class exactly_once:
         self._options = StreamOptions.parse(options)
         self._identity = f"{socket.gethostname()[:120]} {uuid.uuid4().hex}"
 
+    @told_to_a_query()
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Write the batch, or see that it was committed before; back when every marker was seen.
 

@@ -45,6 +45,7 @@ from airflow_kafka_eos.spark.quick_ack import ack_at_once
 from airflow_kafka_eos.spark.quick_collect import collect_less
 from airflow_kafka_eos.streams.messages import Begun, Message
 from airflow_kafka_eos.streams.options import StreamOptions
+from airflow_kafka_eos.streams.words import told_to_a_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,7 @@ class KafkaEosStreams(KafkaEosDataSource):
         self.__dict__ |= state
         self._begins = False
 
+    @told_to_a_query()
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """For a batch's tasks, which it begins; or for its end.
 
@@ -105,6 +107,7 @@ class BatchEnd(_StreamWriter):
             remedy="Use foreachBatch with exactly_once (docs/streams.md), and report the version",
         )
 
+    @told_to_a_query()
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Decide and commit the batch, or see that it was decided before.
 
@@ -133,6 +136,7 @@ class BatchWriter(_StreamWriter):
         self.schema = schema
         self.gets_arrow = gets_arrow
 
+    @told_to_a_query()
     def write(self, iterator: Iterator[Any]) -> Message:
         """Prepare one Spark partition; of a batch that is decided, count its rows.
 

@@ -517,6 +517,27 @@ def test_foreach_batch_whose_commit_fails_ends_what_it_has_written(
     assert query.is_all(2)
 
 
+@pytest.mark.parametrize("sink", ["writeStream", "foreachBatch"])
+def test_what_a_task_is_refused_says_what_to_do_with_a_query(query: Query, sink: str) -> None:
+    """Nobody can clear a task of it, and `hold_time` is no option that it has."""
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def slow(value: str) -> str:
+        time.sleep(4 if value in ("v000", "v020") else 0)
+        return value
+
+    short = {"transaction.timeout.ms": "2000", "batch.timeout.ms": "2000"}
+    write = exactly_once(queryName=query.name, **query.options | short)
+    with pytest.raises(StreamingQueryException, match="the deadline for opening transactions passed") as refused:
+        if sink == "writeStream":
+            query.run(lambda rows: rows.select(slow("value").alias("value")), options=short)
+        else:
+            query.run(each=lambda rows, batch: write(rows.select(slow("value").alias("value")), batch))
+    assert "Start the query again: it opens a new attempt" in str(refused.value)
+    assert "Clear prepare" not in str(refused.value)
+
+
 def test_foreach_batch_with_the_name_of_a_query_at_work_leaves_that_alone(query: Query, tmp_path: Path) -> None:
     query.run()
     copied = exactly_once(queryName=query.name, **query.options)

@@ -90,7 +90,7 @@ def _given_back(session: Session, row: AttemptRow) -> UndecidableError:
     return UndecidableError(
         f"slot {row.slot} was given back before the attempt had looked at its ids{by}",
         remedy="Nothing was written. If another run loads the same key, let it go on. Else clear begin, or prepare "
-        "together with its setup: begin opens a new attempt. A query does so when it is started again",
+        "together with its setup: begin opens a new attempt",
         load=str(row.load),
         attempt=row.number,
     )
