@@ -18,6 +18,7 @@ from airflow_kafka_eos.cli.terminal import (
     confirm,
     person,
     say_hidden,
+    say_what_would_fail,
     show,
     worst,
 )
@@ -85,6 +86,8 @@ def _cleanup(arguments: argparse.Namespace) -> int:
             swept = clean(
                 session, loads, by=person(), quiet_s=arguments.quiet / 1000, deadline_s=arguments.deadline
             )
+        elif not arguments.dry_run:
+            say_what_would_fail(arguments)
         say_where(session)
     codes = [code_of(s.error) for s in swept if s.error is not None]
     codes += [FOUND] if left.unknown or left.other_cluster else []

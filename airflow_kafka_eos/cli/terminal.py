@@ -160,6 +160,15 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
         raise ConfigurationError("Not confirmed, so nothing was done", remedy="Answer y, or add --yes")
 
 
+def say_what_would_fail(arguments: argparse.Namespace) -> None:
+    """Where there is nothing to ask about: a job of cron would pass each trial, and fail when it is needed."""
+    if not (arguments.yes or sys.stdin.isatty()):
+        say(
+            "airflow-kafka-eos: there is no terminal: when something is to be done, this command will ask and do "
+            "nothing. Add --yes"
+        )
+
+
 def say(text: str) -> None:
     """To people beside the answer, on stderr: stdout is for the answer alone, which a program may read."""
     print(text, file=sys.stderr)

@@ -337,6 +337,8 @@ def test_cleanup_says_what_it_would_do_asks_and_does_it(world: World, command: C
     world.write(ref, ["never"])
     nothing = command("cleanup", *at)
     assert (nothing.code, nothing.out) == (0, "nothing to clean up\n")  # a run may be at work
+    assert "there is no terminal" in nothing.err and "Add --yes" in nothing.err, "a cron job would fail at night only"
+    assert "terminal" not in command("cleanup", "--yes", *at).err
     dry = command("cleanup", "--abandoned-after", "0s", "--dry-run", "--output", "json", *at)
     (row,) = json.loads(dry.out)["loads"]
     assert (dry.code, row["key"], row["up_to_attempt"], row["open"]) == (0, world.load.key, 1, world.open_ids())
