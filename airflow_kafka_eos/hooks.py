@@ -164,9 +164,10 @@ def registry_settings(conn_id: str) -> RegistrySettings:
         raise
 
 
-def ledger_url(connection: Any) -> str:
+def ledger_url(connection: Any, use: str = "hold the ledger") -> str:
     """The SQLAlchemy URL, with password, of an Airflow connection; its password is masked in logs.
 
+    :param use: see there.
     :raises ConfigurationError: see :func:`~airflow_kafka_eos.ledger.location.ledger_url`.
     """
     from airflow_kafka_eos.ledger import location
@@ -175,7 +176,7 @@ def ledger_url(connection: Any) -> str:
         # Airflow masks the password as it is, and not as it stands in a URL
         mask_secret(quote(connection.password, safe=""))
         mask_secret(quote_plus(connection.password))
-    return location.ledger_url(connection)
+    return location.ledger_url(connection, use)
 
 
 class KafkaEosLedgerHook(BaseHook):

@@ -282,7 +282,8 @@ class LoadedSensor(PollingLoadSensor):
             )
             self.outlets = told.outlets  # of this run's copy of the task: Airflow tells of them with its success
             before = told.before
-            news = f"; asset events: {', '.join(told.events) or 'none, they were sent before'}"
+            none = "none, they were sent before" if before else "none"
+            news = f"; asset events: {', '.join(told.events) or none}"
         if self._wrote and not before:  # a cleared loaded counts no load twice
             count_arrival(self.load_identity, summary, datetime.now(UTC))
         step.attempt = summary.get("attempt")
@@ -433,7 +434,7 @@ class CleanupLoadSensor(PollingLoadSensor):
             self._tell_at_last(owner_of(context))
         step.attempt = self._up_to or None
         problem = summary.get("problem")
-        hidden = hidden_failure(summary.get("state"), *_states_of_group(context))
+        hidden = hidden_failure(summary.get("state"), *states_of_group(context))
         if hidden is not None:
             what = f"NOT CLEAN, which cleanup alone cannot change ({problem})" if problem else "cleaned up"
             raise AirflowFailException(f"load {summary['load']}, {what}: {hidden}")
@@ -506,7 +507,7 @@ def hidden_failure(load: str | None, tasks: Mapping[str, str | None], leaves: Co
     )
 
 
-def _states_of_group(context: Any) -> tuple[dict[str, str | None], set[str]]:
+def states_of_group(context: Any) -> tuple[dict[str, str | None], set[str]]:
     """Of the tasks of this cleanup's group and map index, but for itself; and which of them are ``loaded``."""
     ti, dag = context["ti"], context["dag"]
     group = ti.task_id.rpartition(".")[0]

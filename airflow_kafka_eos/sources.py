@@ -142,7 +142,7 @@ class Watermark:
         from airflow_kafka_eos.ledger.database import is_passing, is_refused, is_wrong_sql
         from airflow_kafka_eos.ledger.location import parse, scrub
 
-        url = parse(ledger_url(BaseHook.get_connection(self.conn_id)))
+        url = parse(ledger_url(BaseHook.get_connection(self.conn_id), "be read by a Watermark"))
         problem: type[ConfigurationError] | type[SourceUnavailableError] = ConfigurationError
         try:
             with create_engine(url, poolclass=NullPool).connect() as connection:

@@ -264,23 +264,33 @@ def _show(
 
 
 def _hanging(arguments: argparse.Namespace) -> int:
-    from airflow_kafka_eos.protocol.hanging import Whose, abort_each, find, what_to_do
+    from airflow_kafka_eos.protocol.hanging import Whose, abort_each, find, longest_wait_ms, what_to_do
 
+    longer_than_ms = arguments.running_longer_than
+    looked_by = "" if longer_than_ms is None else f" --running-longer-than {text_of(longer_than_ms)}"
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)
-        found = find(session, _partitions(session, topics), longer_than_ms=arguments.running_longer_than)
+        found = find(session, _partitions(session, topics), longer_than_ms=longer_than_ms)
+        unless_given = longest_wait_ms(session) if longer_than_ms is None and not found else None
         ours = [h for h in found if h.whose is Whose.OURS] if arguments.abort else []
         if ours:
             confirm(arguments, f"Write abort markers for {len(ours)} hanging transactions of this ledger?")
         ended: list[HangingTransaction] = []
         refused = abort_each(session, ours, ended)
         servers = session.partitions.wire.settings.bootstrap_servers
-    shown = [_row(h, h in ended) | {"what_to_do": None if h in ended else what_to_do(h, servers)} for h in found]
+    shown = [
+        _row(h, h in ended) | {"what_to_do": None if h in ended else what_to_do(h, servers, looked_by)} for h in found
+    ]
     nothing = f"no hanging transactions in {', '.join(topics)}"
     if show(arguments, shown, [_for_people(row) for row in shown], nothing=nothing):
         for row in shown:
             if row["what_to_do"]:
                 print(f"\n{row['topic']}-{row['partition']}, offset {row['start_offset']}: {row['what_to_do']}")
+    if unless_given is not None:
+        say(
+            f"only what has had no record for {text_of(unless_given)} was looked at (transaction.max.timeout.ms of the "
+            "brokers and 5 minutes); --running-longer-than 0s looks at all that is open"
+        )
     doubts = {str(h.doubt): h.doubt for h in found if h.doubt is not None}
     for text in doubts:
         say(f"airflow-kafka-eos: NOT PROVEN TO HANG: {text}")

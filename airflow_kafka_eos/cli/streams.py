@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_eos.cli.durations import milliseconds, whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger, say_which
 from airflow_kafka_eos.cli.target import add_namespace
-from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, show
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, say, show
 from airflow_kafka_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -112,6 +112,11 @@ def _set(arguments: argparse.Namespace) -> int:
         row = ledger.stream(arguments.namespace, arguments.name)
         if row is None:
             raise _unknown(arguments.name, arguments.namespace)
+        if arguments.decided is not None and row.decided is not None and arguments.decided < row.decided:
+            say(
+                f"airflow-kafka-eos: BACKWARDS: this ledger has batch {row.decided} of query {row.name} as decided. "
+                f"What its topics have behind batch {arguments.decided} is written once more"
+            )
         confirm(
             arguments,
             f"Query {row.name} is {row.query_id or 'free'}, its checkpoint {row.checkpoint}, its last batch "

@@ -136,13 +136,14 @@ def _list(arguments: argparse.Namespace) -> int:
         holders = holders_of(session, [PreparedTransaction(d.transactional_id, d.state) for d in described])
         hidden = hidden_by_acls(session) or (others_hidden(session) if arguments.all else None)
         say_where(session)
+        own_id = session.ledger.ledger_id
     described.sort(key=lambda d: (not d.is_open, d.start_time_ms, d.transactional_id))
     now_ms = int(time.time() * 1000)
     shown = [_shown(d, holders.get(PreparedTransaction(d.transactional_id, d.state)), now_ms) for d in described]
     nothing = "no open transactions" if wanted is None else "no such transactions"
     nothing += " that this login may see" if hidden else ""
     answer = {"transactions": shown, "hidden": None if hidden is None else str(hidden)}
-    show(arguments, answer, [_for_people(row) for row in shown], nothing=nothing)
+    show(arguments, answer, [_for_people(row, own_id) for row in shown], nothing=nothing)
     return say_hidden(hidden)
 
 
@@ -174,7 +175,17 @@ def _of_load(attempt: AttemptRow | None) -> dict[str, Any]:
     return load | {"attempt": attempt.number, "verdict": attempt.verdict}
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+def _nobodys(transactional_id: str, own_id: str) -> str:
+    """Of an id whose attempt the ledger has not: whether that is as it should be."""
+    from airflow_kafka_eos.naming import parse
+
+    parsed = parse(transactional_id)
+    if parsed is None:
+        return "not of this ledger"
+    return "this ledger does not know it" if parsed.ledger_id == own_id else f"of ledger {parsed.ledger_id}"
+
+
+def _for_people(row: dict[str, Any], own_id: str) -> dict[str, Any]:
     left, running = row["time_left_ms"], row["running_ms"]
     endless = row["two_phase_commit"] and running is not None
     return {
@@ -184,7 +195,7 @@ def _for_people(row: dict[str, Any]) -> dict[str, Any]:
         "time_left": "none set" if endless else None if left is None else text_of(left),
         "topic_partitions": row["topic_partitions"],
         **words_of(row),
-        "decision": "not of this ledger" if row["load"] is None else row["verdict"] or "undecided",
+        "decision": _nobodys(row["transactional_id"], own_id) if row["load"] is None else row["verdict"] or "undecided",
     }
 
 
@@ -211,6 +222,7 @@ def _describe(arguments: argparse.Namespace) -> int:
         node_id = wire.coordinators([name])[name]
         address = wire.addresses().get(node_id)
         say_where(session)
+        own_id = session.ledger.ledger_id
     outcome = None if markers is None else (judge_decided if decided else judge)(markers.values())
     # in each partition, for "open" says only that one of them has none yet: whoever then aborts by hand what has a
     # commit marker in another one tears it
@@ -223,7 +235,7 @@ def _describe(arguments: argparse.Namespace) -> int:
         "log": outcome,
         "markers": seen_there,
     }
-    verdict = "not of this ledger" if attempt is None else attempt.verdict or "undecided"
+    verdict = _nobodys(name, own_id) if attempt is None else attempt.verdict or "undecided"
     log = outcome or "not looked at: this ledger has no offsets of it"
     if show(arguments, shown, {"transactional_id": name, "verdict": verdict, "log": log}):
         coordinator, ledger = shown["coordinator"], shown["ledger"]

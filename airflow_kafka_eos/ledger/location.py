@@ -46,9 +46,10 @@ def default_url() -> str:
     return f"sqlite:///{home / FILE_NAME}"
 
 
-def ledger_url(connection: Any) -> str:
+def ledger_url(connection: Any, use: str = "hold the ledger") -> str:
     """The SQLAlchemy URL, with password, of an Airflow connection.
 
+    :param use: what the database is for, for the error.
     :raises ConfigurationError: a connection type that is no database of ours.
     """
     kind = connection.conn_type
@@ -65,7 +66,7 @@ def ledger_url(connection: Any) -> str:
         # `airflow connections add --conn-type postgres` stores this one, with a warning, where no such provider is
         generic = " (Airflow stores generic for a type whose provider is not installed)" if kind == "generic" else ""
         raise ConfigurationError(
-            f"connection {connection.conn_id!r} of type {connection.conn_type!r} cannot hold the ledger{generic}",
+            f"connection {connection.conn_id!r} of type {connection.conn_type!r} cannot {use}{generic}",
             remedy=f"Use a connection of one of the types {types}; {LEDGER_CONN_TYPE} comes with this package",
         )
     if dialect == "sqlite":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowException, redact
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, redact
 
 from airflow_kafka_eos.amounts import duration_text
 from airflow_kafka_eos.arguments import (
@@ -49,6 +49,7 @@ from airflow_kafka_eos.operators.base import (
     owner_of,
     task_of,
 )
+from airflow_kafka_eos.operators.by_connect import remote_of
 from airflow_kafka_eos.operators.prepare import DEFAULT_SPARK_NAME
 from airflow_kafka_eos.operators.preparing import LONGEST_HOLD_TIME, check_writer
 from airflow_kafka_eos.operators.submitting import (
@@ -59,6 +60,7 @@ from airflow_kafka_eos.operators.submitting import (
     own_error_first,
 )
 from airflow_kafka_eos.reasons import reason_of
+from airflow_kafka_eos.sensors import states_of_group
 from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE
 from airflow_kafka_eos.streams.options import OPENED_BY, Replay
 from airflow_kafka_eos.streams.spec import LEASE_TTL, StreamSpec
@@ -215,6 +217,11 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
             owner, began = owner_of(context), datetime.now(UTC)
             by = f"{task_of(context)} try {context['ti'].try_number}"
             spec = replace(self._spec(owner), lease=(self._leased, by)).to_json()
+            if remote_of(self._conn_id) is not None:
+                raise ConfigurationError(
+                    f"spark_conn_id={self._conn_id!r} is a Spark Connect server's, which streams cannot use",
+                    remedy="Name a connection of type spark, in deploy mode client",
+                )
             deployment = Deployment.of(self._get_hook(), self.conf)
             self._check(deployment)
             with self._turn(resolved, by) as is_ours:
@@ -307,8 +314,9 @@ class RunStreamOperator(StreamTask, SparkSubmitOperator):
         while (other := acquire()) is not None:
             if time.monotonic() >= give_up:
                 raise AirflowException(
-                    f"query {self.query} is being run by {other}. Nothing was started: two drivers on one checkpoint "
-                    "would stop each other. A retry of this task, or the next run, takes what there is then"
+                    f"query {self.query} is being run by {other}. Nothing was started: two drivers of one query would "
+                    "stop each other. Is that another query, with this one's name? Give one of them a load_name of its "
+                    "own. Else a retry of this task, or the next run, takes what there is then"
                 )
             if other != told:
                 self.log.info("query %s waits for its turn: it is being run by %s", self.query, other)
@@ -398,7 +406,15 @@ class CleanupStreamOperator(StreamTask):
         """Sweep; most runs have nothing left.
 
         :returns: ``aborted`` ids, and ``problem``: what only commit or a person can end, as a text; or None.
+        :raises AirflowFailException: see :func:`hidden_failure`.
         """
+        swept = self._sweep(context)
+        hidden = hidden_failure(*states_of_group(context))
+        if hidden is not None:
+            raise AirflowFailException(f"query {self.query}, cleaned up: {hidden}")
+        return swept
+
+    def _sweep(self, context: Context) -> dict[str, Any]:
         from airflow_kafka_eos.protocol.cleanup.namespace import clean
         from airflow_kafka_eos.protocol.stages.stream_runs import left_by
 
@@ -425,6 +441,26 @@ class CleanupStreamOperator(StreamTask):
             "query %s: %s", self.query, f"aborted {counted(aborted)}" if aborted else "nothing was open any more"
         )
         return {"aborted": aborted, "problem": str(errors[0]) if errors else None}
+
+
+def hidden_failure(tasks: Mapping[str, str | None], leaves: Collection[str]) -> str | None:
+    """Why Airflow would show the run as successful although it is not, or None. No I/O.
+
+    As of a load (:func:`airflow_kafka_eos.sensors.hidden_failure`): where a person marks the whole run, Airflow skips
+    what has not begun, and takes a skipped ``loaded`` for a success. Where nothing of the group has run, a branch
+    before it may have skipped it, and that is as it should be.
+
+    :param tasks: task id -> state, the tasks of the query's group but for cleanup.
+    :param leaves: which of them are its ``loaded``.
+    """
+    has_run = any(state in ("success", "failed") for state in tasks.values())
+    if not has_run or not any(tasks.get(leaf) == "skipped" for leaf in leaves):
+        return None
+    return (
+        "loaded was skipped, so the run was marked while it was at work, and Airflow would show it as successful. What "
+        "is committed stays, what was not is given up, and nobody was told of either. The next run goes on there and "
+        "tells of all; to have it now, clear run with what is downstream of it, and cleanup"
+    )
 
 
 def _since(at: str | None, began: datetime) -> bool:

@@ -100,8 +100,10 @@ class HangingTransaction:
         return f"{p.partition}: producer {p.state} since offset {p.txn_start_offset} ({self.why})"
 
 
-def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
+def what_to_do(hanging: HangingTransaction, bootstrap_servers: str, looked_by: str = "") -> str:
     """For people: what to make sure of first, and what ends it then. No I/O.
+
+    :param looked_by: options that it was found by, and is not found without.
 
     Until its application is stopped, a hanging transaction of another one is not safe to end either: the application's
     next transaction under that producer id takes in what is open, and the marker would abort the records of both.
@@ -111,7 +113,7 @@ def what_to_do(hanging: HangingTransaction, bootstrap_servers: str) -> str:
         return f"It may belong to an application that is running: end nothing. {hanging.doubt.remedy.rstrip('. ')}"
     match hanging.whose:
         case Whose.OURS:
-            return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic} --abort ends it"
+            return f"airflow-kafka-eos transactions hanging --topic {p.partition.topic}{looked_by} --abort ends it"
         case Whose.UNDECIDED:
             return "Make its attempt undecidable first: run cleanup for its load"
         case Whose.DECIDED:

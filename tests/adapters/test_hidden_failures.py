@@ -9,6 +9,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, BaseOperator, TaskGroup
 
+from airflow_kafka_eos.operators import stream
 from airflow_kafka_eos.sensors import CleanupLoadSensor, LoadedSensor, hidden_failure
 
 DONE = {"begin": "success", "prepare": "success", "decide": "success", "commit": "success", "loaded": None}
@@ -74,3 +75,22 @@ def test_cleanup_asks_for_its_own_group_and_map_index_and_fails_for_good(state: 
     with pytest.raises(AirflowFailException, match=rf"1 is open.*load\.seen_1 skipped.* {remedy}"):
         sensor.execute_complete(context, done)
     assert asked == {"dag_id": "dag", "run_ids": ["run"], "task_ids": ["load.seen"], "map_index": 1}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "hidden"),
+    [
+        ({"run": "success", "loaded": None}, False),
+        # what fails by itself needs no help, its leaf fails with it
+        ({"run": "failed", "loaded": "upstream_failed"}, False),
+        ({"run": "failed", "loaded": None}, False),
+        # the whole run was marked, as failed or as successful
+        ({"run": "failed", "loaded": "skipped"}, True),
+        ({"run": "success", "loaded": "skipped"}, True),
+        # a branch before the group
+        ({"run": "skipped", "loaded": "skipped"}, False),
+        ({"run": None, "loaded": "skipped"}, False),
+    ],
+)
+def test_so_of_a_streaming_query(tasks: dict[str, str | None], hidden: bool) -> None:
+    assert (stream.hidden_failure(tasks, {"loaded"}) is not None) == hidden

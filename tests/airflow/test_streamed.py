@@ -251,6 +251,28 @@ def test_a_run_that_is_marked_while_it_works_leaves_nothing_open(place: Place, s
     assert query.count() == query.right()
 
 
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_a_whole_run_that_is_marked_while_it_works_is_not_shown_as_done(place: Place, state: str) -> None:
+    """Airflow skips its ``loaded``, and would take that for a success: nobody would see that nothing came of it."""
+    query = Streamed(place, f"marked_whole_{state}")
+    query.feed(2)
+    query.hold()
+    run = query.run("marked")
+    query.reached(run)
+    driver = query.driver()
+    run.mark_run(state)
+    wait_gone(driver)
+    wait_for(lambda: run.tasks()["cleanup"][0] == "failed", lambda: f"cleanup: {run.tasks()}", PATIENCE)
+    assert run.wait(PATIENCE) == "failed"
+    assert "clear run with what is downstream of it" in query.log_of(run, "cleanup")
+    assert (query.count().seen, query.held_back(), query.events()) == (0, [], [])
+    run.clear("run", downstream=True)
+    wait_for(lambda: run.tasks()["cleanup"] == ("success", 2), lambda: f"cleanup: {run.tasks()}", PATIENCE)
+    assert run.wait(PATIENCE) == "success", query.log_of(run, "run", 2)
+    assert query.count() == query.right()
+    assert [e["batches"] for e in query.events()] == [[0, 1]]
+
+
 def test_a_run_whose_dag_is_paused_goes_on_to_its_end(place: Place) -> None:
     query = Streamed(place, "paused_stream")
     query.feed(2)

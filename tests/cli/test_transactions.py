@@ -77,6 +77,15 @@ def test_open_transactions_are_listed_with_whose_they_are(
     every = json.loads(command("transactions", "list", "--all", "--output", "json", *at).out)["transactions"]
     found = {r["transactional_id"]: r["load"] for r in every}
     assert found[name] == str(world.load) and found[stranger] is None and found[other] is None
+    own_id = world.session.ledger.ledger_id
+    unknown = str(TransactionalId(replace(world.load, key="forgotten"), own_id, 1, 0, 0))
+    forgotten = foreign_transaction(world, unknown)
+    every_line = command("transactions", "list", "--all", *at).out.splitlines()
+    (of_other,) = (line for line in every_line if line.startswith(other))
+    (of_unknown,) = (line for line in every_line if line.startswith(unknown))
+    assert of_other.rstrip().endswith("of ledger 0123456789")
+    assert of_unknown.rstrip().endswith("this ledger does not know it"), "it is restored: nobody may end that by hand"
+    forgotten.abort_transaction(30)
     elsewhere.commit_transaction(30)
     answer = command("transactions", "list", "--all", *at)
     assert "undecided" in answer.out and "not of this ledger" in answer.out
@@ -382,9 +391,10 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     wait_until(lambda: topic_seen(world.session.partitions.wire, gone.topic) is None, "the topic to be gone")
     answer = command(*hanging)
     assert (answer.code, answer.out) == (0, f"no hanging transactions in {world.topic}\n")
-    assert answer.err == (
-        f"topics of the ledger's prepared loads: {world.topic}; deleted since: {gone.topic}\n"
-    )
+    named, narrowed = answer.err.splitlines()
+    assert named == f"topics of the ledger's prepared loads: {world.topic}; deleted since: {gone.topic}"
+    assert narrowed.startswith("only what has had no record for 20m was looked at"), "else it reads as: nothing hangs"
+    assert "only what" not in command(*hanging, "--running-longer-than", "0s").err
     assert other not in answer.err
     answer = command(*hanging, "--output", "json")
     assert (json.loads(answer.out), world.topic in answer.err) == ([], True)

@@ -40,8 +40,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto-on-call.md").read_
 #: commands that stand on a line of their own
 PRINTED = {line.strip() for line in PAGE.splitlines() if re.match(r" {4,}(kafka-|airflow-kafka-eos )", line)}
 
-HANGING = "airflow-kafka-eos transactions hanging --topic T"
-END_OURS = "airflow-kafka-eos transactions hanging --topic T --abort"
+HANGING = "airflow-kafka-eos transactions hanging --topic T --running-longer-than 0s"
+END_OURS = f"{HANGING} --abort"
 SEE_IDS = (
     "kafka-acls.sh --bootstrap-server … --add --allow-principal User:loads --operation Describe "
     "--transactional-id '*'"
@@ -129,7 +129,7 @@ def test_from_may_be_alive_to_the_end_of_what_hangs(
     stopped = shared.hang(f"orders-{shared.topic}", 1)
     shared.allow()
     login = shared.broker.loader_extra()
-    code, out = ours(HANGING, login, "--running-longer-than", "0s", T=shared.topic)
+    code, out = ours(HANGING, login, T=shared.topic)
     assert code == 2 and out.count("MAY BE ALIVE") == 2
     # Kafka's own tool is as blind with this login, and calls the live one hanging
     blind = run(f"kafka-transactions.sh {_java_login(shared)} find-hanging --topic T --max-transaction-timeout 0")
@@ -138,7 +138,7 @@ def test_from_may_be_alive_to_the_end_of_what_hangs(
 
     for line in (SEE_IDS, SEE_CLUSTER, SEE_COORDINATORS):
         run(line, **{"User:loads": PRINCIPAL})
-    code, out = ours(HANGING, login, "--running-longer-than", "0s", T=shared.topic)
+    code, out = ours(HANGING, login, T=shared.topic)
     assert code == 1 and "MAY BE ALIVE" not in out and f"{shared.topic}-0" not in out
     (hangs,) = shared.open(1)
     where = {"…": login["bootstrap.servers"], "T": shared.topic, "P": 1, "OFFSET": hangs.txn_start_offset}
@@ -149,7 +149,7 @@ def test_from_may_be_alive_to_the_end_of_what_hangs(
     assert f"`{DESCRIBE}`" in PAGE and "CompleteCommit" in ours(DESCRIBE, login, ID=stopped.transactional_id)[1]
     run(ABORT, P=1, OFFSET=hangs.txn_start_offset)
     assert shared.open(1) == []
-    assert ours(HANGING, login, "--running-longer-than", "0s", T=shared.topic)[0] == 0
+    assert ours(HANGING, login, T=shared.topic)[0] == 0
     at_work.commit_transaction(60)
     assert world.visible() == ["alive", "alive"]
 
@@ -167,7 +167,7 @@ def test_ours_is_ended_and_what_no_ledger_has_is_force_terminated(
     # with transaction version 2 the end has bumped the epoch, and nothing of it can hang
     assert (code, [h.whose for h in before]) in ((0, [Whose.OURS]), (47, []))
     login = {"bootstrap.servers": world.settings.bootstrap_servers}
-    ours(END_OURS, login, "--running-longer-than", "0s", "--yes", T=world.topic)
+    ours(END_OURS, login, "--yes", T=world.topic)
     assert find(world.session, [writes[0].topic_partition], longer_than_ms=0) == []
 
     gone = str(TransactionalId(replace(world.load, name="gone"), "0123456789", 1, 0, 0))

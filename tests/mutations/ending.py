@@ -185,6 +185,15 @@ OF_ENDING: tuple[Mutation, ...] = (
         ),
     ),
     Mutation(
+        "loaded-is-visible",
+        "hidden-failure-of-a-query",
+        "and a run of a streaming query",
+        "airflow_kafka_eos/operators/stream.py",
+        '    if not has_run or not any(tasks.get(leaf) == "skipped" for leaf in leaves):\n',
+        "    if has_run or not has_run:\n",
+        ("tests/adapters/test_hidden_failures.py::test_so_of_a_streaming_query",),
+    ),
+    Mutation(
         "up-to-its-own-attempt",
         "newer-attempt-swept",
         "cleanup ends attempts up to its own number only",

@@ -478,3 +478,11 @@ def test_a_partition_without_a_leader_keeps_no_other_from_being_looked_at(
             assert TopicPartition("t", 1) not in left and left
             assert "no leader: t-1" in caplog.text
             assert end_ours(session, left) == []
+
+
+def test_what_ends_one_of_ours_is_found_as_it_was_found() -> None:
+    """By the default it is not there for twenty minutes, and the command would end nothing, and say so as a success."""
+    producer = OpenProducer(TopicPartition("t", 0), 1, 0, 5, 0, 0)
+    hanging = HangingTransaction(producer, "id", "", 0, Whose.OURS)
+    told = what_to_do(hanging, "kafka:9092", " --running-longer-than 1s")
+    assert told == "airflow-kafka-eos transactions hanging --topic t --running-longer-than 1s --abort ends it"

@@ -51,6 +51,8 @@ also_streamed = stream_dag("also_streamed", of="shared")
 shared = stream_dag("shared")
 marked_failed = stream_dag("marked_failed")
 marked_success = stream_dag("marked_success")
+marked_whole_failed = stream_dag("marked_whole_failed")
+marked_whole_success = stream_dag("marked_whole_success")
 paused = stream_dag("paused_stream")
 # the batch under way is held until then
 timed_out = stream_dag("timed_out", retries=0, execution_timeout=timedelta(seconds=180))
