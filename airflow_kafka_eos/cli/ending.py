@@ -181,8 +181,8 @@ def _attempt_at(session: Session, tp: TopicPartition, at: PreparedTransaction) -
         raise UndecidableError(
             f"what {tp} has open as {at.state} is not what the coordinator shows under this id: it hangs, and the id "
             f"was given to attempt {attempt.number} of load {attempt.load} since, which need not be its own",
-            remedy=f"Nothing was done. `airflow-kafka-eos transactions hanging --topic {tp.topic}` shows whose it is; "
-            "with --abort it ends what may be ended",
+            remedy=f"Nothing was done. `airflow-kafka-eos transactions hanging --topic {tp.topic} "
+            "--running-longer-than 0s` shows whose it is; with --abort it ends what may be ended",
             load=str(attempt.load),
             attempt=attempt.number,
             transactional_id=at.transactional_id,

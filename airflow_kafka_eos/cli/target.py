@@ -256,7 +256,7 @@ def transaction_at(wire: Wire, tp: TopicPartition, start_offset: int) -> Prepare
     if name is None:
         raise ConfigurationError(
             f"no coordinator shows whose transaction producer {mine.producer_id}:{mine.producer_epoch} has in {tp}",
-            remedy=f"Run `airflow-kafka-eos transactions hanging --topic {tp.topic}`, with DESCRIBE on every "
-            "transactional id",
+            remedy=f"Run `airflow-kafka-eos transactions hanging --topic {tp.topic} --running-longer-than 0s`, with "
+            "DESCRIBE on every transactional id",
         )
     return PreparedTransaction(name, PreparedTxnState(mine.producer_id, mine.producer_epoch))

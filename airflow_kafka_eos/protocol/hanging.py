@@ -154,7 +154,10 @@ def _what_its_owner_has_to_do(hanging: HangingTransaction, bootstrap_servers: st
 
 
 def _look_there(topic: str, namespace: str) -> str:
-    return f"`airflow-kafka-eos transactions hanging --topic {topic} --namespace {namespace} --conn-id …`"
+    return (
+        f"`airflow-kafka-eos transactions hanging --topic {topic} --running-longer-than 0s --namespace {namespace} "
+        "--conn-id …`"
+    )
 
 
 def check_abortable(hanging: HangingTransaction) -> None:
@@ -503,7 +506,7 @@ def abort(session: Session, hanging: HangingTransaction) -> None:
         raise AccessError(
             f"a hanging transaction of this ledger holds readers back, {now}; it cannot be ended from here: "
             f"{e.message}",
-            remedy=f"Run `airflow-kafka-eos transactions hanging --abort` {who_may(e)}",
+            remedy=f"Run `airflow-kafka-eos transactions hanging --running-longer-than 0s --abort` {who_may(e)}",
             load=str(now.attempt.load) if now.attempt else None,
             attempt=now.attempt.number if now.attempt else None,
             transactional_id=now.transactional_id,

@@ -113,7 +113,8 @@ class TestOnRealBrokers:
             patched.setattr(hanging, "write_marker", refused)
             problem = sweep_it(here)
         assert isinstance(problem, AccessError)
-        for part in ("refused ALTER on Cluster", f"{here.topic}-0", "transactions hanging --abort"):
+        command = "transactions hanging --running-longer-than 0s --abort"
+        for part in ("refused ALTER on Cluster", f"{here.topic}-0", command):
             assert part in str(problem)
         assert problem.transactional_id == transaction.transactional_id
         assert here.session.ledger.attempts(here.load)[-1].closed_at is None

@@ -187,7 +187,8 @@ def test_what_a_broker_has_forgotten_to_end_is_named_where_no_markers_are_taken(
         left = replace(world, load=replace(world.load, key=f"{world.load.key} aborted"))
         hanging = end(left, prepare_forgotten(left, "ab", known=[2]), Verdict.ABORT)
         problem = sweep_it(left)
-        assert isinstance(problem, AccessError) and "transactions hanging --abort` with a connection" in problem.remedy
+        assert isinstance(problem, AccessError)
+        assert "transactions hanging --running-longer-than 0s --abort` with a connection" in problem.remedy
         assert len(shown(left, hanging)) == 2
     with connect(settings_of(kafka.bootstrap_servers), ledger_url, "less") as session:
         assert commit(session, world.load, deadline_s=30).verdict is Verdict.COMMIT

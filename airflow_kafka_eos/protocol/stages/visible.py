@@ -32,7 +32,8 @@ class Lag:
         names = ", ".join(
             h.transactional_id
             or f"a transaction of producer {h.producer_id}:{h.producer_epoch} (its id is not shown: another "
-            f"application's, or hanging; `airflow-kafka-eos transactions hanging --topic {self.partition.topic}`)"
+            f"application's, or hanging; `airflow-kafka-eos transactions hanging --topic {self.partition.topic} "
+            "--running-longer-than 0s`)"
             for h in self.blockers
         )
         return (
