@@ -248,8 +248,8 @@ _ANOTHER_KEY = "load the same data under another load_key, only for readers that
 GIVE_UP = (
     "give the load up, by `airflow-kafka-eos loads give-up`, which says what of it is open; end that, by "
     "`airflow-kafka-eos transactions force-terminate` or `airflow-kafka-eos transactions hanging --running-longer-than "
-    "0s --abort`, and run `airflow-kafka-eos cleanup NAME KEY` until it finds the load clean, for until then more of it "
-    "may become visible. Only then compare the topic with the source"
+    "0s --abort`, and run `airflow-kafka-eos cleanup NAME KEY` until it finds the load clean, for until then more of "
+    "it may become visible. Only then compare the topic with the source"
 )
 OR_GIVE_UP = f"Or {GIVE_UP}, and write what is missing by hand; `loads show` names it"
 #: What comes behind GIVE_UP where the whole load may be written instead.
