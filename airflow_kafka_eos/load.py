@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Self, assert_never
 
-from airflow_kafka_eos.errors import ConfigurationError, InvalidNameError, UndecidableError, nearest
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    InvalidNameError,
+    KafkaEosError,
+    UndecidableError,
+    nearest,
+)
 
 DEFAULT_NAMESPACE = "airflow"
 
@@ -271,6 +277,12 @@ UNENDED = tuple(state for state in LoadState if not state.is_ended)
 def filled_in(remedy: str, load: LoadIdentity) -> str:
     """A remedy whose commands name the load, in the place of NAME KEY."""
     return remedy.replace("NAME KEY", load.in_command)
+
+
+def fill_in(error: KafkaEosError, load: LoadIdentity) -> None:
+    """The same for an error's remedy, where the error is about that load."""
+    if error.load == str(load):
+        error.remedy = filled_in(error.remedy, load)
 
 
 def check_move(load: LoadIdentity, old: LoadState, new: LoadState) -> None:

@@ -11,7 +11,10 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_kafka_eos.errors import KafkaEosError
 
 PROG = "airflow-kafka-eos"
 #: as a shell has it for what SIGINT and SIGPIPE end
@@ -41,6 +44,7 @@ def _run(argv: list[str], prog: str) -> int:
     from airflow_kafka_eos.errors import KafkaEosError
     from airflow_kafka_eos.extras import needed
 
+    arguments = argparse.Namespace()
     try:
         to_stderr()
         with suppress(AttributeError):  # of a stream that is no file
@@ -54,6 +58,7 @@ def _run(argv: list[str], prog: str) -> int:
             sys.stdout.flush()  # here, where it can still be said that it failed
         return code
     except KafkaEosError as e:
+        _fill_in(e, arguments)
         # a driver's message or the tail of a broker's log may have several lines
         lines = [line.strip() for line in f"{type(e).__name__}: {e}".splitlines()]
         _say(" | ".join(filter(None, lines)))
@@ -64,6 +69,16 @@ def _run(argv: list[str], prog: str) -> int:
         _say(f"{type(e).__name__}: {e}")
         _write_no_more()
         return TRANSIENT if isinstance(e, (ConnectionError, TimeoutError)) else USAGE
+
+
+def _fill_in(error: KafkaEosError, arguments: argparse.Namespace) -> None:
+    """Which load its remedy's commands are about, where the arguments have named it."""
+    from airflow_kafka_eos.load import LoadIdentity, fill_in
+
+    given = vars(arguments)
+    for key in given.get("keys", [given.get("key")]):
+        if error.load is not None and key:  # such a load has been asked for, and its name is one
+            fill_in(error, LoadIdentity(given["namespace"], given["name"], key))
 
 
 def parser(prog: str = PROG) -> argparse.ArgumentParser:

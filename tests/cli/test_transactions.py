@@ -376,6 +376,30 @@ def test_cleanup_of_a_load_in_doubt_says_so_and_code_1(world: World, command: Co
     assert (again.code, row["key"], row["clean"]) == (1, world.load.key, False)
 
 
+def test_what_is_to_be_run_for_a_load_in_doubt_names_that_load(world: World, command: Command, at: Cluster) -> None:
+    world = replace(world, load=replace(world.load, key="1 of 2"))
+    manifest = world.prepare("abcdefgh")
+    world.decide(manifest)
+    wire = world.session.partitions.wire
+    (wrong,) = open_producers(wire, [TopicPartition(world.topic, 0)])
+    write_marker(wire, wrong, Verdict.ABORT)  # by a hand
+    of = (world.load.name, world.load.key)
+    in_doubt = (
+        command("loads", "recover", *of, *at),
+        command("transactions", "commit", one(manifest).transactional_id, *at),
+        command("cleanup", *of, "--yes", *at),
+        command("cleanup", "--yes", *at),
+        command("loads", "set-committed", *of, "--reason", "seen", "--yes", *at),
+    )
+    for answer in in_doubt:
+        said = answer.out + answer.err
+        assert answer.code and f"`airflow-kafka-eos loads recover {world.load.in_command}`" in said, answer
+        assert "NAME KEY" not in said
+    assert command("loads", "give-up", *of, "--reason", "r", "--yes", *at).code == 0
+    given_up = command("loads", "recover", *of, *at)
+    refused(given_up, 1, f"`airflow-kafka-eos cleanup {world.load.in_command}` finds it clean")
+
+
 def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_them(
     world: World, command: Command, at: Cluster, kafka: LocalKafka, topic: Callable[..., str]
 ) -> None:

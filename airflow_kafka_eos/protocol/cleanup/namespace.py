@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState, fill_in
 from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import PooledId, parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
@@ -212,6 +212,8 @@ def clean(
                 )
             if still is None or error is not None:
                 error = error or poll.problem
+                if error is not None:
+                    fill_in(error, load)
                 done[load] = Swept(load, loads[load], tuple(poll.summary()["aborted"]), error)
                 del waiting[load]
         if waiting:

@@ -7,7 +7,7 @@ import logging
 from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError
 from airflow_kafka_eos.kafka.admin.open_producers import open_producers
 from airflow_kafka_eos.ledger.rows import AttemptRow, LoadRow
-from airflow_kafka_eos.load import LoadIdentity, LoadState
+from airflow_kafka_eos.load import LoadIdentity, LoadState, fill_in
 from airflow_kafka_eos.protocol.evidence import evidence_of
 from airflow_kafka_eos.protocol.guards.ownership import check_cluster
 from airflow_kafka_eos.protocol.hanging import still_there
@@ -37,7 +37,11 @@ def recover(session: Session, load: LoadIdentity, *, by: str, deadline_s: float)
     """
     if _known(session, load).state is not LoadState.COMMITTED:
         log.info("%s recovers load %s", by, load)
-        commit(session, load, deadline_s=deadline_s, by=by)
+        try:
+            commit(session, load, deadline_s=deadline_s, by=by)
+        except KafkaEosError as e:
+            fill_in(e, load)
+            raise
     return _known(session, load)
 
 
