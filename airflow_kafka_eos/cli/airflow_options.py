@@ -136,10 +136,13 @@ def in_ms(duration: timedelta) -> int:
     return round(duration / timedelta(milliseconds=1))
 
 
-def default_of(key: str) -> str:
-    """For the help."""
+def default_of(key: str, unset: str = "") -> str:
+    """For the help.
+
+    :param unset: what is taken where an option has no default of its own.
+    """
     default = config.OPTIONS[key].default
     value = config.value_of(key, default)
     if isinstance(value, timedelta):
         default = text_of(in_ms(value))
-    return f"default: {key} of section [{config.SECTION}] in Airflow's configuration, else {default}"
+    return f"default: {key} of section [{config.SECTION}] in Airflow's configuration, else {default or unset}"

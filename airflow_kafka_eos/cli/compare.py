@@ -83,8 +83,9 @@ def add_reinstate(loads: Any) -> argparse.ArgumentParser:
     )
     add_yes(command)
     command.add_argument(
-        "--manifest-dir", type=or_setting("manifest_dir", str), default="", help=default_of("manifest_dir")
-    )
+        "--manifest-dir", type=or_setting("manifest_dir", str), default="",
+        help="where the loads' manifests are; " + default_of("manifest_dir", "a folder in Airflow's home"),
+    )  # fmt: skip
     add_deadline(command, 300)
     command.set_defaults(run=_reinstate)
     return command

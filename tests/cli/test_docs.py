@@ -43,6 +43,11 @@ def test_every_command_that_can_ask_is_on_the_page() -> None:
     assert asking <= named
 
 
+def test_each_options_help_comes_to_an_end() -> None:
+    told = {f"{name} {a.option_strings}": a.help or "" for name, p in EVERY.items() for a in p._actions}
+    assert {name: help for name, help in told.items() if re.search(r"\b(else( none)?|default:)\s*$", help)} == {}
+
+
 def test_no_command_takes_a_secret() -> None:
     """Process lists show arguments."""
     for name, of in EVERY.items():
