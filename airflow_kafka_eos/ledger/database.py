@@ -33,7 +33,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.pool import NullPool
 
-from airflow_kafka_eos.errors import ConfigurationError, LedgerUnavailableError
+from airflow_kafka_eos.errors import ConfigurationError, LedgerNotReadyError, LedgerUnavailableError
 from airflow_kafka_eos.ledger import transaction_guard
 from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 from airflow_kafka_eos.ledger.transaction_guard import error_code
@@ -91,14 +91,14 @@ class Database:
         It is run again after a lock, serialization or connection error, also when the answer to COMMIT was
         lost: ``work`` must be a compare-and-set that finds its own result when it comes a second time.
 
-        :raises LedgerUnavailableError: after the last try.
+        :raises LedgerUnavailableError: after the last try; :class:`LedgerNotReadyError` where the file is none.
         """
         return self._run(work, self.engine)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in a read transaction.
 
-        :raises LedgerUnavailableError: after the last try.
+        :raises LedgerUnavailableError: as :meth:`write`.
         """
         return self._run(work, self.engine.execution_options(**{_READ: True}))
 
@@ -116,7 +116,7 @@ class Database:
         self.engine.dispose()
 
     def _run(self, work: Callable[[Connection], T], engine: Engine) -> T:
-        text, refused, wall = "", False, ""
+        text, refused, wall, is_none = "", False, "", False
         for number in range(TRIES):
             if number:
                 time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE, 0.05 * 4**number))
@@ -133,7 +133,7 @@ class Database:
                 refused = is_refused(e) or (wrong and not connected)
                 if wrong and not refused:
                     raise
-                wall = _wall(e)
+                wall, is_none = _wall(e), _is_no_database(e)
                 if refused or wall or not is_passing(e):
                     break
                 # a kept connection is to a server that stops, or has become a standby
@@ -143,6 +143,11 @@ class Database:
             raise ConfigurationError(
                 f"the ledger {self.shown} refuses its user or its options ({text})",
                 remedy="Correct the URL, or grant SELECT, INSERT, UPDATE and DELETE on the ledger's tables",
+            )
+        if is_none:
+            raise LedgerNotReadyError(
+                f"the ledger {self.shown} is a file that is no SQLite database ({text}); nothing was written",
+                remedy="Correct the URL; or, if it was the ledger, restore it from a backup",
             )
         if wall:
             raise LedgerUnavailableError(
@@ -206,6 +211,11 @@ def _wall(error: DBAPIError) -> str:
     # SQLite's READONLY and FULL; PostgreSQL's disk_full
     low = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
     return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
+
+
+def _is_no_database(error: DBAPIError) -> bool:
+    """True for a file of something else: a mistyped path, or one that was overwritten."""
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == 26  # SQLITE_NOTADB
 
 
 def _make_engine(url: URL, keeps_connections: bool) -> Engine:

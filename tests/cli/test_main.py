@@ -32,6 +32,9 @@ def call(home: Path, *arguments: str, **environment: str) -> subprocess.Complete
          "If loads have run already, create none: in a new ledger all of them would be loaded again. They use another "
          "one (ledger_conn_id), or its database came back empty, and has to be restored. Else run `airflow-kafka-eos "
          "ledger upgrade` once, then try again. Another ledger is named by --conn-id"),
+        (2, "loads list", {"LEDGER": f"sqlite:///{__file__}"},
+         f"LedgerNotReadyError: the ledger sqlite:///{__file__} is a file that is no SQLite database (DatabaseError: "
+         "file is not a database); nothing was written. Correct the URL; or, if it was the ledger, restore it"),
         (3, "ledger upgrade", {"LEDGER": f"postgresql://u:{SECRET}@127.0.0.1:1/x"},
          "LedgerUnavailableError: the ledger postgresql+psycopg2://u:***@127.0.0.1:1/x did not answer"),
         (2, "ledger upgrade", {"LEDGER": f"oracle://u:{SECRET}@127.0.0.1/x"},

@@ -18,7 +18,12 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from airflow_kafka_eos import naming
-from airflow_kafka_eos.errors import ConfigurationError, KafkaEosError, LedgerUnavailableError
+from airflow_kafka_eos.errors import (
+    ConfigurationError,
+    KafkaEosError,
+    LedgerNotReadyError,
+    LedgerUnavailableError,
+)
 from airflow_kafka_eos.ledger import Ledger, database, default_url, location, migrate, redacted, tables
 from airflow_kafka_eos.load import LoadIdentity, Verdict
 from tests.ledger.ledger_support import LOAD, next_version, sql
@@ -365,7 +370,7 @@ def test_urls_that_cannot_be_a_ledger(url: str) -> None:
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_text("this is not a database, it only looks like a file" * 100)
-    with pytest.raises(LedgerUnavailableError, match="not a database"):
+    with pytest.raises(LedgerNotReadyError, match=r"is no SQLite database .*Correct the URL"):
         Ledger.open(f"sqlite:///{tmp_path}/x.db")
 
 
