@@ -17,6 +17,7 @@ from airflow_kafka_eos.cli.target import (
     id_or_partition,
     needed_id,
     open_session,
+    say_where,
     transaction_at,
 )
 from airflow_kafka_eos.cli.terminal import (
@@ -271,6 +272,7 @@ def _hanging(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session:
         topics = arguments.topic or _of_the_ledger(session)
         found = find(session, _partitions(session, topics), longer_than_ms=longer_than_ms)
+        say_where(session)
         unless_given = longest_wait_ms(session) if longer_than_ms is None and not found else None
         ours = [h for h in found if h.whose is Whose.OURS] if arguments.abort else []
         if ours:

@@ -336,7 +336,10 @@ def test_a_decided_load_is_recovered(world: World, command: Command, at: Cluster
 def test_nothing_hangs_here_and_that_is_said(world: World, command: Command, at: Cluster) -> None:
     world.prepare(["a"])
     answer = command("transactions", "hanging", "--topic", world.topic, "--running-longer-than", "0s", *at)
-    assert (answer.code, answer.out, answer.err) == (0, f"no hanging transactions in {world.topic}\n", "")
+    assert (answer.code, answer.out) == (0, f"no hanging transactions in {world.topic}\n")
+    (line,) = answer.err.splitlines()
+    ledger, cluster = world.session.ledger, f"Kafka cluster {world.session.cluster_id} at {at[1]}"
+    assert line == f"ledger {ledger.where} ({ledger.ledger_id}), {cluster}, namespace airflow", "whose they would be"
     answer = command("transactions", "hanging", "--topic", "nowhere", "--timeout", "2", *at)
     refused(answer, 2, "topic nowhere does not exist")
 
@@ -415,7 +418,8 @@ def test_without_a_topic_hanging_looks_at_those_of_the_ledgers_loads_and_names_t
     wait_until(lambda: topic_seen(world.session.partitions.wire, gone.topic) is None, "the topic to be gone")
     answer = command(*hanging)
     assert (answer.code, answer.out) == (0, f"no hanging transactions in {world.topic}\n")
-    named, narrowed = answer.err.splitlines()
+    named, where, narrowed = answer.err.splitlines()
+    assert where.startswith("ledger ")
     assert named == f"topics of the ledger's prepared loads: {world.topic}; deleted since: {gone.topic}"
     assert narrowed.startswith("only what has had no record for 20m was looked at"), "else it reads as: nothing hangs"
     assert "only what" not in command(*hanging, "--running-longer-than", "0s").err

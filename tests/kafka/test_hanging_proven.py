@@ -88,7 +88,7 @@ def test_what_truly_hangs_is_called_so_with_what_to_make_sure_of_first(
     shared.allow(*SEES_ALL)
     code, out, err = command(*look)
     first, second = json.loads(out)
-    assert (code, err) == (1, "")
+    assert (code, len(err.splitlines())) == (1, 1), "which ledger and cluster, and no doubt"
     assert (first["proven"], first["whose"], first["transactional_id"]) == (True, "foreign", known.transactional_id)
     assert first["why"] == "its coordinator shows CompleteCommit"
     assert "Do not end it while an application uses" in first["what_to_do"]
