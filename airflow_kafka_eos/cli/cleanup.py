@@ -81,6 +81,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         before = open_of(session, loads) if arguments.dry_run else {}
         states = {load: row.state for load in before if (row := session.ledger.load(load)) is not None}
         swept: list[Swept] = []
+        say_where(session)  # before the question: yes to what
         if loads and not arguments.dry_run:
             confirm(arguments, _question(arguments, session, loads))
             swept = clean(
@@ -88,7 +89,6 @@ def _cleanup(arguments: argparse.Namespace) -> int:
             )
         elif not arguments.dry_run:
             say_what_would_fail(arguments)
-        say_where(session)
     codes = [code_of(s.error) for s in swept if s.error is not None]
     codes += [FOUND] if left.unknown or left.other_cluster else []
     codes.append(say_hidden(left.hidden))
