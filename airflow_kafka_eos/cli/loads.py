@@ -39,6 +39,8 @@ WARN_AFTER_MS = 86_400_000
 _WARNED = 5
 #: Open transactions that are named at once.
 _ENDED = 20
+#: Characters of a reason in a list: an error with its remedy has 1000.
+_REASON = 80
 #: Loads in a list, unless it is said otherwise.
 MOST = 1000
 
@@ -117,6 +119,9 @@ def _list(arguments: argparse.Namespace) -> int:
         say(f"there are more: only the {limit} loads that were begun last are shown; --limit 0 shows all")
     found = [_load(row, newest) for row, newest in rows]
     shown = [{k: v for k, v in _for_people(row).items() if k != "created_at"} for row in found]
+    for line in shown:  # `loads show` has all of it
+        why = " ".join(line["reason"].split())
+        line["reason"] = why if len(why) <= _REASON else f"{why[: _REASON - 1]}…"
     show(arguments, found, shown, nothing="no loads")
     _warn([_load(row, newest) for row, newest in unverified])
     return OK

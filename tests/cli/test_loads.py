@@ -52,6 +52,18 @@ def test_all_loads_are_listed_with_state_attempt_and_records(ledger: Ledger, run
     assert "scope task, with a timeout, writer test" in rows[0]
 
 
+def test_a_long_reason_is_cut_in_the_list_alone(ledger: Ledger, run: Run) -> None:
+    why = f"it is gone from the log: {'and this is what to do next, ' * 40}the end"
+    commit(ledger, LOAD)
+    ledger.record_repairing(LOAD, 1, why, newer=True)
+    text = run("loads", "list")
+    assert "it is gone from the log" in text and "…" in text and "the end" not in text
+    assert max(map(len, text.splitlines())) < 300
+    (row,) = json.loads(run("loads", "list", "--output", "json"))
+    assert row["reason"] == why
+    assert why in run("loads", "show", LOAD.name, LOAD.key, "--namespace", LOAD.namespace)
+
+
 def test_a_list_is_narrowed(ledger: Ledger, run: Run) -> None:
     commit(ledger, LOAD)
     prepare(ledger, OTHER)
