@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from airflow_kafka_eos.cli.terminal import (
     code_of,
     confirm,
     person,
+    say,
     say_hidden,
     say_what_would_fail,
     show,
@@ -73,7 +75,7 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 def _cleanup(arguments: argparse.Namespace) -> int:
     if (arguments.name is None) != (arguments.key is None):
         raise ConfigurationError("cleanup NAME has no KEY", remedy="Name both, or neither for the whole namespace")
-    from airflow_kafka_eos.protocol.cleanup.namespace import clean, open_of, why_unknown
+    from airflow_kafka_eos.protocol.cleanup.namespace import aborted_in, clean, open_of, why_unknown
 
     with open_session(arguments) as session:
         left = _chosen(arguments, session)
@@ -84,8 +86,15 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         say_where(session)  # before the question: yes to what
         if loads and not arguments.dry_run:
             confirm(arguments, _question(arguments, session, loads))
+            # of all loads that were ever swept it would be most of the topics
+            named = loads.items() if arguments.name is not None else ()
             swept = clean(
-                session, loads, by=person(), quiet_s=arguments.quiet / 1000, deadline_s=arguments.deadline
+                session,
+                loads,
+                by=person(),
+                quiet_s=arguments.quiet / 1000,
+                deadline_s=arguments.deadline,
+                partitions={tp for load, up_to in named for tp in aborted_in(session, load, up_to=up_to)},
             )
         elif not arguments.dry_run:
             say_what_would_fail(arguments)
@@ -115,7 +124,22 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         if others:
             print("\nwritten to another Kafka cluster, and not closed; run it with a --kafka-conn-id that leads there:")
             print(as_table(others))
+    say(_not_looked_at(arguments))
     return worst(codes)
+
+
+def _not_looked_at(arguments: argparse.Namespace) -> str:
+    """Behind "clean": what coordinators do not list is asked of the leaders of a few partitions only."""
+    where = "no partition was asked"
+    if not arguments.dry_run:
+        where = "asked were only the partitions where something was aborted"
+        if arguments.name is not None:
+            where += ", now or by what the ledger has of this load"
+    return (
+        f"of what hangs, open in a partition and listed by no coordinator, {where}: `airflow-kafka-eos transactions "
+        f"hanging --running-longer-than 0s --namespace {shlex.quote(arguments.namespace)}` looks at the topics that "
+        "loads were prepared for; name others by --topic"
+    )
 
 
 def _chosen(arguments: argparse.Namespace, session: Session) -> Leftovers:

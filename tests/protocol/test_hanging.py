@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +146,45 @@ class TestOnTransactionVersion1:
         assert (look(here), here.visible()) == ([], [])
         with pytest.raises(UndecidableError, match="is not hanging any more"):
             abort(here.session, found)
+
+    def test_cleanup_by_name_ends_what_hangs_of_an_attempt_that_was_swept_before(
+        self, here: World, ledger_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It is "clean" for a person whose readers stand still."""
+        monkeypatch.setenv(LEDGER_VARIABLE, ledger_url)
+        transaction = prepare(here, "a")
+        sweep_all(here)
+        late(here, transaction, 1)
+        cleanup = ["cleanup", here.load.name, here.load.key, "--namespace", "test", "--quiet", "0s", "--yes"]
+        servers = here.settings.bootstrap_servers
+        assert main([*cleanup, "--output", "json", "--bootstrap-server", servers]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["loads"]
+        assert (row["clean"], row["aborted"]) == (True, [transaction.transactional_id])
+        assert look(here) == []
+
+    @pytest.mark.parametrize("by_name", [True, False])
+    def test_cleanup_says_that_it_has_not_looked_for_what_hangs_elsewhere_and_what_does(
+        self,
+        here: World,
+        by_name: bool,
+        ledger_url: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """An attempt that never reported: neither ledger nor coordinators know where it has something open."""
+        monkeypatch.setenv(LEDGER_VARIABLE, ledger_url)
+        ref = reference(here.session, here.open_attempt())
+        name = TransactionalId(ref.load, ref.ledger_id, ref.attempt, 0, 0)
+        transaction, _ = here.write_arrow(name, ["a"], partition=0)
+        sweep_all(here)
+        late(here, transaction, 1)
+        at = ["--bootstrap-server", here.settings.bootstrap_servers]
+        named = [here.load.name, here.load.key] if by_name else []
+        assert main(["cleanup", *named, "--namespace", "test", "--quiet", "0s", "--yes", *at]) == 0
+        (printed,) = re.findall(r"`airflow-kafka-eos ([^`]*)`", capsys.readouterr().err)
+        assert main([*shlex.split(printed), "--topic", here.topic, "--output", "json", *at]) == 1
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["transactional_id"], row["whose"]) == (transaction.transactional_id, "ours")
 
     def test_a_late_produce_of_a_load_that_was_given_up_is_ours_to_end(self, here: World) -> None:
         """Nobody completes it any more, so there is no decision to wait for."""

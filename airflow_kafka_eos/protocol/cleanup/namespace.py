@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
-from airflow_kafka_eos.load import LoadIdentity, LoadState, fill_in
+from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict, fill_in
 from airflow_kafka_eos.micro_batch import is_of_a_query
 from airflow_kafka_eos.naming import PooledId, parse, prefix_of_all_ledgers
 from airflow_kafka_eos.protocol.cleanup.poll import CleanPoll
@@ -27,7 +27,7 @@ from airflow_kafka_eos.protocol.guards.ownership import (
     open_of_ours,
 )
 from airflow_kafka_eos.protocol.session import Session
-from airflow_kafka_eos.transaction import PreparedTransaction
+from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,7 @@ def clean(
     deadline_s: float,
     poll_s: float = 0.5,
     reasons: Mapping[LoadIdentity, str] | None = None,
+    partitions: Iterable[TopicPartition] = (),
 ) -> list[Swept]:
     """Sweep each load until nothing of it has been open for the quiet period; one that fails keeps no other.
 
@@ -191,9 +192,18 @@ def clean(
 
     :param deadline_s: for all of them.
     :param reasons: why undecided attempts of a load are aborted, for the ledger; where none is given: cleanup.
+    :param partitions: where what hangs of them is looked for, beside those where something is aborted: see
+        :func:`aborted_in`.
     """
     waiting = {
-        load: CleanPoll(load, up_to=up_to, by=by, quiet_s=quiet_s, reason=(reasons or {}).get(load, CLEANUP))
+        load: CleanPoll(
+            load,
+            up_to=up_to,
+            by=by,
+            quiet_s=quiet_s,
+            partitions=partitions,
+            reason=(reasons or {}).get(load, CLEANUP),
+        )
         for load, up_to in loads.items()
         if up_to
     }
@@ -219,6 +229,16 @@ def clean(
         if waiting:
             time.sleep(poll_s)
     return [done[load] for load in loads if load in done]
+
+
+def aborted_in(session: Session, load: LoadIdentity, *, up_to: int) -> set[TopicPartition]:
+    """Where aborted attempts of a load have written, as they have reported: also those that are swept.
+
+    A produce request may come behind the sweep, and what it opens hangs: no coordinator lists it.
+    """
+    aborted = [r for r in session.ledger.attempts(load) if r.number <= up_to and r.verdict is Verdict.ABORT]
+    every = (t for row in aborted for t in session.ledger.transactions(load, row.number))
+    return {writes.topic_partition for t in every for writes in t.writes}
 
 
 def why_unknown(transactional_id: str) -> str:
