@@ -108,9 +108,14 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     else:
         shown = [_swept(s) for s in swept]
     others = [_of_another_cluster(row) for row in left.other_cluster]
+    not_due = [
+        asdict(one.load) | {"attempt": one.attempt, "due_at": one.due_at.isoformat(), "open": list(one.open)}
+        for one in left.not_due
+    ]
     answer = {
         "loads": shown,
         "unknown": list(left.unknown),
+        "not_due": not_due,
         "other_cluster": others,
         "hidden": None if left.hidden is None else str(left.hidden),
     }
@@ -118,6 +123,13 @@ def _cleanup(arguments: argparse.Namespace) -> int:
         if any(before.values()):
             print("\nopen now; a sweep ends what is not decided, and commits what is decided:")
             print("\n".join(name for names in before.values() for name in names))
+        if not_due:
+            transactions = sum(len(one.open) for one in left.not_due)
+            print(
+                f"\nnot due yet, for a run may be at work ({transactions} transactions open); at due_at a sweep ends "
+                "it, unless it has shown life:"
+            )
+            print(as_table([_counted(row) for row in not_due]))
         if left.unknown:
             print("\nleft alone, open under this ledger's id:")
             print("\n".join(f"{name}: {why_unknown(name)}" for name in left.unknown))

@@ -512,8 +512,8 @@ OF_STREAMS: tuple[Mutation, ...] = (
         "hold-time-cut-short",
         "maintenance leaves a batch its whole hold time",
         "airflow_kafka_eos/protocol/cleanup/namespace.py",
-        "        return now >= until + (until - datetime.fromisoformat(row.submitted_at))\n",
-        "        return now >= until\n",
+        "        return until + (until - datetime.fromisoformat(row.submitted_at))\n",
+        "        return until\n",
         (f"{_TESTS}test_maintenance_ends_what_a_dead_driver_has_left_once_its_hold_time_is_over",),
     ),
     Mutation(

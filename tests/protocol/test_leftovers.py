@@ -17,7 +17,15 @@ from airflow_kafka_eos.ledger.ledger import Ledger
 from airflow_kafka_eos.ledger.rows import AttemptRow, RepairRow, RepairState
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.naming import TransactionalId
-from airflow_kafka_eos.protocol.cleanup.namespace import Leftovers, choose, clean, find, is_repaired
+from airflow_kafka_eos.protocol.cleanup.namespace import (
+    Leftovers,
+    abandoned_at,
+    choose,
+    clean,
+    find,
+    is_abandoned,
+    is_repaired,
+)
 from airflow_kafka_eos.protocol.cleanup.sweep import needs_quiet_period
 from airflow_kafka_eos.protocol.repair.reprepare import adopt_all
 from airflow_kafka_eos.protocol.session import Session, connect
@@ -106,6 +114,10 @@ def test_aborted_decided_and_abandoned_are_swept_and_the_living_is_not(alone: Wo
     manifest = living.prepare(["b"])
     young = find(alone.session, abandoned_after=DAY)
     assert young.loads == {aborted.load: 1, decided.load: 1}
+    # what is left alone is said, with its time: "nothing to clean up" is not "nothing is open"
+    assert [(one.load, one.attempt, len(one.open)) for one in young.not_due] == [(abandoned.load, 1, 1), (living.load, 1, 1)]
+    in_a_day = datetime.now().astimezone() + DAY
+    assert all(in_a_day - timedelta(minutes=5) < one.due_at <= in_a_day for one in young.not_due)
     swept = clean(alone.session, found.loads, by=RUN, quiet_s=0, deadline_s=60)
     assert {s.load: (len(s.aborted), s.error) for s in swept} == {
         aborted.load: (1, None), decided.load: (0, None), abandoned.load: (1, None),
@@ -132,12 +144,19 @@ def test_a_repair_is_somebody_s_while_it_is_open_and_young(state: RepairState, d
     assert is_repaired([repair], NOW, DAY) is is_at_work
 
 
+def test_what_is_never_abandoned_is_due_at_the_calendars_end() -> None:
+    assert abandoned_at(attempt(1, None), timedelta.max).year == 9999
+    assert not is_abandoned(attempt(1, None), NOW, timedelta.max)
+
+
 def test_what_is_being_prepared_again_is_left_to_its_run_until_it_is_abandoned(alone: World) -> None:
     lost_and_gone(alone, 1, 0)
     again = opened(alone)
     made = written(alone, again, same(1))
     young = find(alone.session, abandoned_after=DAY)
     assert young.loads == {}
+    ((waits, until),) = ((one.load, one.due_at) for one in young.not_due)
+    assert waits == alone.load and until > datetime.now().astimezone() + timedelta(hours=23)
     assert find(alone.session, abandoned_after=timedelta(0)).loads == {alone.load: 1}
     clean(alone.session, young.loads, by=RUN, quiet_s=0, deadline_s=60)
     adopt_all(alone.session, again, made)

@@ -8,9 +8,10 @@ namespace with another ledger's id is shown to people, never ended (rule: only-o
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow_kafka_eos.errors import AccessError, KafkaEosError, NotFinishedError
 from airflow_kafka_eos.kafka.admin.list_permissions import why_ledgers_hidden
@@ -31,6 +32,21 @@ from airflow_kafka_eos.transaction import PreparedTransaction, TopicPartition
 
 
 @dataclass(frozen=True)
+class NotDue:
+    """What a run, or a streaming query's driver, may be at work on, and is left alone for so long.
+
+    :param attempt: undecided; or, of a load that is being repaired, the last one that would be swept.
+    :param due_at: when it counts as abandoned, unless it shows life.
+    :param open: transactional ids that it has open.
+    """
+
+    load: LoadIdentity
+    attempt: int
+    due_at: datetime
+    open: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Leftovers:
     """What there is to sweep.
 
@@ -40,6 +56,7 @@ class Leftovers:
     :param other_cluster: attempts that are not closed, were written to another Kafka cluster, and have shown no life
         for twice as long as makes them abandoned: nobody has swept them with a connection that leads there.
     :param stopped: undecided attempts that are to be swept, young as they are, because nobody goes on with them.
+    :param not_due: what is not swept yet, by when it will be.
     """
 
     loads: Mapping[LoadIdentity, int]
@@ -47,6 +64,7 @@ class Leftovers:
     hidden: AccessError | None = None
     other_cluster: tuple[AttemptRow, ...] = ()
     stopped: tuple[AttemptRow, ...] = ()
+    not_due: tuple[NotDue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,10 +109,13 @@ def find(
     young = [row for row in unfinished if row.is_undecided and not is_abandoned(row, now, abandoned_after)]
     stopped = tuple(row for row in young if row not in other_cluster and is_stopped(row))
     loads = choose(unfinished, holders.values(), now, abandoned_after, other_cluster, stopped)
+    left = [row for row in young if row not in other_cluster and row not in stopped]
+    due = {(row.load, row.number): abandoned_at(row, abandoned_after) for row in left}
     rows = session.ledger.loads(session.namespace, states=[LoadState.REPAIRING]) if loads else []
     for load in [row.load for row in rows if row.load in loads]:
-        if is_repaired(session.ledger.repairs(load), now, abandoned_after):
-            del loads[load]
+        repairs = session.ledger.repairs(load)
+        if is_repaired(repairs, now, abandoned_after):
+            due[load, loads.pop(load)] = _later(max(_opened(repairs)), abandoned_after)
     # maintenance of that cluster may be about to sweep it, and leaves what is in doubt to a person
     left_there = tuple(
         row
@@ -102,7 +123,17 @@ def find(
         if now - last_sign(row) >= 2 * abandoned_after and session.ledger.state(row.load) is not LoadState.IN_DOUBT
     )
     stopped = tuple(row for row in stopped if row.number <= loads.get(row.load, 0))
-    return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there, stopped)
+    return Leftovers(loads, tuple(unknown), hidden_by_acls(session), left_there, stopped, _not_due(due, holders))
+
+
+def _not_due(
+    due: Mapping[tuple[LoadIdentity, int], datetime], holders: Mapping[PreparedTransaction, AttemptRow]
+) -> tuple[NotDue, ...]:
+    open_ = defaultdict(list)
+    for transaction, row in holders.items():
+        open_[row.load, row.number].append(transaction.transactional_id)
+    by_time = sorted(due.items(), key=lambda item: (item[1], str(item[0][0]), item[0][1]))
+    return tuple(NotDue(*which, at, tuple(sorted(open_[which]))) for which, at in by_time)
 
 
 def choose(
@@ -140,20 +171,37 @@ def choose(
 
 def is_repaired(repairs: Iterable[RepairRow], now: datetime, abandoned_after: timedelta) -> bool:
     """Whether somebody may be at work on one of a load's repairs. No I/O."""
-    opened = [datetime.fromisoformat(r.opened_at) for r in repairs if r.state is RepairState.OPEN]
-    return any(now - at < abandoned_after for at in opened)
+    return any(now - at < abandoned_after for at in _opened(repairs))
+
+
+def _opened(repairs: Iterable[RepairRow]) -> list[datetime]:
+    """When those were that are open."""
+    return [datetime.fromisoformat(r.opened_at) for r in repairs if r.state is RepairState.OPEN]
 
 
 def is_abandoned(row: AttemptRow, now: datetime, abandoned_after: timedelta) -> bool:
-    """Whether nobody goes on with an undecided attempt, as far as time tells. No I/O.
+    """Whether nobody goes on with an undecided attempt, as far as time tells. No I/O."""
+    return now >= abandoned_at(row, abandoned_after)
+
+
+def abandoned_at(row: AttemptRow, abandoned_after: timedelta) -> datetime:
+    """From when on nobody goes on with an undecided attempt, unless it shows life. No I/O.
 
     That of a streaming query's batch once its writers' time has passed twice: a transaction that was begun at the end
     of it has no hold time left then, for that is no longer (:mod:`airflow_kafka_eos.streams.options`).
     """
     if row.writers_until and row.submitted_at and is_of_a_query(row.load, row.submitted_by):
         until = datetime.fromisoformat(row.writers_until)
-        return now >= until + (until - datetime.fromisoformat(row.submitted_at))
-    return now - last_sign(row) >= abandoned_after
+        return until + (until - datetime.fromisoformat(row.submitted_at))
+    return _later(last_sign(row), abandoned_after)
+
+
+def _later(at: datetime, by: timedelta) -> datetime:
+    """At the calendar's end, where it is longer than that: a duration may be as long as one likes."""
+    try:
+        return at + by
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def last_sign(row: AttemptRow) -> datetime:
