@@ -126,9 +126,12 @@ def _compare(arguments: argparse.Namespace) -> int:
     for what, names, option in (("namespaces", namespaces, "--namespace"), ("clusters", clusters, "--kafka-conn-id")):
         if others := [name for name in names if name not in here]:
             say(f"airflow-kafka-eos: NOT LOOKED AT: other {what} of this ledger: {', '.join(others)} ({option})")
-    for ledger_id, count in sorted(found.other_ledgers.items()):
+    for ledger_id in sorted({*found.other_ledgers, *found.open_of_others}):
+        committed, open_ = found.other_ledgers.get(ledger_id, 0), found.open_of_others.get(ledger_id, 0)
+        shows = [f"{committed} ids of ledger {ledger_id} show a commit"] if committed else []
+        shows += [f"{open_} ids of ledger {ledger_id} have a transaction open"] if open_ else []
         say(
-            f"airflow-kafka-eos: {count} ids of ledger {ledger_id} show a commit. Had this ledger that id, before "
+            f"airflow-kafka-eos: {', '.join(shows)}. Had this ledger that id, before "
             f"`ledger new-id` or before it was restored again? Then look at them by --ledger-id {ledger_id}"
         )
     if found.has_moved:

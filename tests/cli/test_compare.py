@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from airflow_kafka_eos.cli import compare, main
 from airflow_kafka_eos.errors import AccessError
 from airflow_kafka_eos.ledger import Ledger
 from airflow_kafka_eos.load import LoadIdentity
+from airflow_kafka_eos.naming import TransactionalId
 from airflow_kafka_eos.operators import submitting
 from airflow_kafka_eos.protocol.repair import restored
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
 from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
+from tests.cli.conftest import Command
 from tests.ledger.ledger_support import prepare, sql
+from tests.protocol.world import World, foreign_transaction
 
 pytestmark = pytest.mark.broker
 
@@ -52,6 +56,22 @@ def test_what_was_not_looked_at_is_said(call: Callable[..., tuple[int, str, str]
     assert (code, json.loads(out)) == (0, [])
     assert "NOT LOOKED AT: other namespaces of this ledger: payments (--namespace)" in err
     assert "NOT LOOKED AT: other clusters of this ledger: another (--kafka-conn-id)" in err
+
+
+def test_another_ledger_that_has_only_something_open_is_named(
+    world: World, command: Command, at: tuple[str, str]
+) -> None:
+    """It may be this one's, of before it was restored: nothing was committed under that id yet."""
+    other = f"{uuid.uuid4().int % 10**10:010d}"
+    producer = foreign_transaction(world, str(TransactionalId(world.load, other, 1, 0, 0)))
+    answer = command("ledger", "compare", *at)
+    assert f"1 ids of ledger {other} have a transaction open. Had this ledger that id" in answer.err
+    assert f"--ledger-id {other}" in answer.err
+    there = command("ledger", "compare", "--ledger-id", other, "--output", "json", *at)
+    ((row,), code) = json.loads(there.out), there.code
+    assert (code, row["key"], row["committed"], len(row["open"])) == (1, world.load.key, [], 1)
+    producer.commit_transaction(30)
+    assert f"1 ids of ledger {other} show a commit" in command("ledger", "compare", *at).err
 
 
 @pytest.mark.parametrize(

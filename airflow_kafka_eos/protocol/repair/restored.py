@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_kafka_eos.errors import (
     AccessError,
@@ -76,12 +76,15 @@ class Comparison:
         was restored twice, what was loaded since has the id that it got in between.
     :param hidden: why there may be more: ACLs limit the listing; None when they do not.
     :param has_moved: a transaction coordinator moved meanwhile, or was away: there may be more, too.
+    :param open_of_others: how many ids of other ledgers have a transaction open, by ledger id: one that was restored
+        before it had committed anything under that id shows no commit.
     """
 
     forgotten: tuple[Forgotten, ...]
     other_ledgers: Mapping[str, int]
     hidden: AccessError | None
     has_moved: bool
+    open_of_others: Mapping[str, int] = field(default_factory=dict)
 
 
 def compare(session: Session, ledger_id: str | None = None) -> Comparison:
@@ -97,9 +100,9 @@ def compare(session: Session, ledger_id: str | None = None) -> Comparison:
     listed = [(name, parse(name), state) for name, state in
               session.coordinator.list_states(prefix_of_all_ledgers(session.namespace))]  # fmt: skip
     ours = {name: of for name, of, _ in listed if of is not None and of.ledger_id == ledger_id}
-    others = Counter(
-        of.ledger_id for _, of, state in listed if of is not None and state.is_committed and of.ledger_id != ledger_id
-    )
+    theirs = [(of.ledger_id, state) for _, of, state in listed if of is not None and of.ledger_id != ledger_id]
+    others = Counter(other for other, state in theirs if state.is_committed)
+    open_of_others = Counter(other for other, state in theirs if state.is_open)
     # the ledger is asked behind the listing: what is decided meanwhile is known (rule: decide-before-kafka)
     committed = _committed(session, {n: ours[n] for n, _, state in listed if n in ours and state.is_committed})
     states = {row.load: row.state for row in session.ledger.loads(session.namespace)}
@@ -121,7 +124,7 @@ def compare(session: Session, ledger_id: str | None = None) -> Comparison:
     hidden = why_short(
         session.coordinator, session.namespace, ledger_id, lambda: session.ledger.names(session.namespace)
     )
-    return Comparison(tuple(found), dict(others), hidden, watch.has_moved())
+    return Comparison(tuple(found), dict(others), hidden, watch.has_moved(), dict(open_of_others))
 
 
 def _committed(session: Session, ids: Mapping[str, AnyId]) -> list[str]:
