@@ -76,6 +76,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     if (arguments.name is None) != (arguments.key is None):
         raise ConfigurationError("cleanup NAME has no KEY", remedy="Name both, or neither for the whole namespace")
     from airflow_kafka_eos.protocol.cleanup.namespace import aborted_in, clean, open_of, why_unknown
+    from airflow_kafka_eos.protocol.guards.ownership import CHOSEN_BY
 
     with open_session(arguments) as session:
         left = _chosen(arguments, session)
@@ -134,7 +135,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
             print("\nleft alone, open under this ledger's id:")
             print("\n".join(f"{name}: {why_unknown(name)}" for name in left.unknown))
         if others:
-            print("\nwritten to another Kafka cluster, and not closed; run it with a --kafka-conn-id that leads there:")
+            print(f"\nwritten to another Kafka cluster, and not closed; run it with what leads there ({CHOSEN_BY}):")
             print(as_table(others))
     say(_not_looked_at(arguments))
     return worst(codes)

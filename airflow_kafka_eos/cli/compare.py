@@ -110,6 +110,7 @@ def add_set_committed(loads: Any) -> argparse.ArgumentParser:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from airflow_kafka_eos.protocol.guards.ownership import CHOSEN_BY
     from airflow_kafka_eos.protocol.repair.restored import compare
 
     with open_session(arguments) as session:
@@ -123,7 +124,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         for row in rows
     ]
     show(arguments, rows, told, nothing="the ledger has decided all commits that brokers show, and nothing is open")
-    for what, names, option in (("namespaces", namespaces, "--namespace"), ("clusters", clusters, "--kafka-conn-id")):
+    for what, names, option in (("namespaces", namespaces, "--namespace"), ("clusters", clusters, CHOSEN_BY)):
         if others := [name for name in names if name not in here]:
             say(f"airflow-kafka-eos: NOT LOOKED AT: other {what} of this ledger: {', '.join(others)} ({option})")
     for ledger_id in sorted({*found.other_ledgers, *found.open_of_others}):

@@ -202,7 +202,7 @@ def _for_people(row: dict[str, Any], own_id: str) -> dict[str, Any]:
 def _describe(arguments: argparse.Namespace) -> int:
     from airflow_kafka_eos.load import Verdict
     from airflow_kafka_eos.protocol.evidence import evidence
-    from airflow_kafka_eos.protocol.guards.ownership import holder_of
+    from airflow_kafka_eos.protocol.guards.ownership import check_cluster, holder_of
     from airflow_kafka_eos.transaction import Outcome, judge, judge_decided
 
     name = needed_id(arguments)
@@ -215,6 +215,9 @@ def _describe(arguments: argparse.Namespace) -> int:
                 remedy="Take it from `airflow-kafka-eos transactions list` or `loads show`",
                 transactional_id=name,
             )
+        if attempt is not None:
+            # of a closed one, too: its markers would be missing here, and the load look as if it were in doubt
+            check_cluster(session, [attempt], closed_too=True)
         recorded = _recorded(session, name, attempt)
         decided = attempt if attempt is not None and attempt.verdict is Verdict.COMMIT else None
         markers = None if recorded is None else evidence(session, recorded, decided)

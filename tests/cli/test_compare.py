@@ -55,7 +55,8 @@ def test_what_was_not_looked_at_is_said(call: Callable[..., tuple[int, str, str]
     code, out, err = call("ledger", "compare", "--output", "json")
     assert (code, json.loads(out)) == (0, [])
     assert "NOT LOOKED AT: other namespaces of this ledger: payments (--namespace)" in err
-    assert "NOT LOOKED AT: other clusters of this ledger: another (--kafka-conn-id)" in err
+    assert "NOT LOOKED AT: other clusters of this ledger: another (--kafka-conn-id, --bootstrap-server" in err
+    assert "AIRFLOW_KAFKA_EOS_KAFKA" in err
 
 
 def test_another_ledger_that_has_only_something_open_is_named(

@@ -13,7 +13,7 @@ from airflow_kafka_eos.kafka.client.settings import KafkaSettings
 from airflow_kafka_eos.load import LoadIdentity, LoadState, Verdict
 from airflow_kafka_eos.protocol.session import connect
 from airflow_kafka_eos.sandbox.kafka import LocalKafka
-from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE
+from airflow_kafka_eos.spark.driver_secrets import LEDGER_VARIABLE, SETTINGS_VARIABLE
 from tests.cli.conftest import Command
 from tests.protocol.world import World
 
@@ -53,11 +53,31 @@ def test_a_person_is_refused_there_and_served_here(
     found = json.loads(answer.out)
     assert found["loads"] == []
     assert [(row["key"], row["attempt"], row["cluster_id"]) for row in found["other_cluster"]] == [(LOAD[1], 1, here)]
-    assert here in command(*every, *there).out
+    passed_over = command(*every, *there).out
+    assert here in passed_over and "AIRFLOW_KAFKA_EOS_KAFKA" in passed_over
     assert world.open_ids() == [name]
     assert command(*every, *at).code == 0
     attempt = world.session.ledger.attempt(world.load, 1)
     assert attempt is not None and attempt.verdict is Verdict.ABORT and world.open_ids() == []
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_load_of_another_cluster_is_not_shown_as_if_it_were_in_doubt(
+    world: World, command: Command, at: Cluster, there: Cluster, closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its markers are not there. It does not matter by what the wrong cluster was chosen."""
+    manifest = world.prepare(["a"])
+    world.decide(manifest)
+    if closed:
+        world.commit()
+    describe = ("transactions", "describe", manifest.transactions[0].transactional_id)
+    assert command(*describe, *at).code == 0
+    monkeypatch.setenv(SETTINGS_VARIABLE, json.dumps({"bootstrap.servers": there[1]}))
+    refused = command(*describe)
+    assert (refused.code, refused.out) == (2, ""), refused
+    assert f"written to Kafka cluster {world.session.cluster_id}, the connection leads to" in refused.err
+    for way in ("--kafka-conn-id", "--bootstrap-server", "--command-config", SETTINGS_VARIABLE):
+        assert way in refused.err
 
 
 def test_a_decided_load_is_recovered_and_given_up_where_it_is(

@@ -169,6 +169,15 @@ OF_OTHER_CLUSTERS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "one-cluster-per-attempt",
+        "described-elsewhere",
+        "a transaction is described in its own cluster only, where its markers are",
+        "airflow_kafka_eos/cli/transactions.py",
+        "            check_cluster(session, [attempt], closed_too=True)\n",
+        "            pass\n",
+        ("tests/cli/test_other_cluster.py::test_a_load_of_another_cluster_is_not_shown_as_if_it_were_in_doubt",),
+    ),
+    Mutation(
+        "one-cluster-per-attempt",
         "closed-refused-elsewhere",
         "a load whose attempts are all closed may move to another cluster",
         _PROTOCOL + "guards/ownership.py",

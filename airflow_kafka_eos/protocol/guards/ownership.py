@@ -19,6 +19,12 @@ from airflow_kafka_eos.naming import AnyId, PooledId, TransactionalId, parse
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import PreparedTransaction, PreparedTxnState, TransactionDescription
 
+#: By what a command's cluster is named, all of it: whoever is refused may have been led elsewhere by any of them.
+CHOSEN_BY = (
+    "--kafka-conn-id, --bootstrap-server or --command-config, where none is given AIRFLOW_KAFKA_EOS_KAFKA or "
+    "AIRFLOW_KAFKA_EOS_KAFKA_FILE"
+)
+
 
 def is_ours(session: Session, transactional_id: str) -> bool:
     """Whether an id parses as one of this namespace and this ledger."""
@@ -153,7 +159,8 @@ def check_cluster(session: Session, rows: Iterable[AttemptRow], *, closed_too: b
             raise OtherClusterError(
                 f"attempt {row.number} of load {load} was written to Kafka cluster {row.cluster_id}, the connection "
                 f"leads to Kafka cluster {session.cluster_id}",
-                remedy=f"Nothing was changed. Use the Kafka connection that leads to {row.cluster_id}. {go_on}",
+                remedy=f"Nothing was changed. Use the Kafka connection that leads to {row.cluster_id} (a command's is "
+                f"chosen by {CHOSEN_BY}). {go_on}",
                 load=str(load),
                 attempt=row.number,
                 written_to=row.cluster_id,

@@ -24,7 +24,7 @@ from airflow_kafka_eos.ledger.rows import AttemptRow, SlotRow
 from airflow_kafka_eos.ledger.slots import in_doubt_remedy, last_request
 from airflow_kafka_eos.naming import PooledId, counted, slot_prefix
 from airflow_kafka_eos.protocol.guards.coordinator_watch import CoordinatorWatch
-from airflow_kafka_eos.protocol.guards.ownership import is_of_other_cluster
+from airflow_kafka_eos.protocol.guards.ownership import CHOSEN_BY, is_of_other_cluster
 from airflow_kafka_eos.protocol.session import Session
 from airflow_kafka_eos.transaction import (
     MAX_PRODUCER_EPOCH,
@@ -114,8 +114,9 @@ def check_nothing_open(session: Session, slot: SlotRow) -> None:
         raise OtherClusterError(
             f"slot {number} of load name {name!r} was written to Kafka cluster {holder.cluster_id}, the connection "
             f"leads to Kafka cluster {session.cluster_id}",
-            remedy=f"Nothing was changed. Name the Kafka connection that leads to {holder.cluster_id}. If that cluster "
-            f"is gone for good: `airflow-kafka-eos ledger forget-cluster {holder.cluster_id}`",
+            remedy=f"Nothing was changed. Name the Kafka connection that leads to {holder.cluster_id} (a command's is "
+            f"chosen by {CHOSEN_BY}). If that cluster is gone for good: `airflow-kafka-eos ledger forget-cluster "
+            f"{holder.cluster_id}`",
             load=str(slot.holder),
             attempt=slot.attempt,
             written_to=holder.cluster_id,
