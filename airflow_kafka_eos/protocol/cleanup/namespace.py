@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -232,7 +232,7 @@ def clean(
     deadline_s: float,
     poll_s: float = 0.5,
     reasons: Mapping[LoadIdentity, str] | None = None,
-    partitions: Iterable[TopicPartition] = (),
+    partitions: Collection[TopicPartition] = (),
 ) -> list[Swept]:
     """Sweep each load until nothing of it has been open for the quiet period; one that fails keeps no other.
 
