@@ -13,6 +13,7 @@ would go on in the one that was put away, where another one was put in its place
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -39,6 +40,9 @@ from airflow_kafka_eos.ledger.location import parse, redacted, scrub
 from airflow_kafka_eos.ledger.transaction_guard import error_code
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
 #: seconds that SQLite waits for another writer, and PostgreSQL or MySQL for a row lock; ``timeout=`` in an
 #: SQLite URL overrides the former
 LOCK_TIMEOUT: float = 20
@@ -46,6 +50,8 @@ CONNECT_TIMEOUT = 10
 #: how often an operation is tried before LedgerUnavailableError; the longest pause between tries in seconds
 TRIES = 4
 LONGEST_PAUSE = 1.0
+#: Who waits longer than this for another writer of an SQLite file is told so, once, in the middle of the wait.
+SAYS_SO_AFTER_S = 5.0
 #: seconds that a kept connection is used: what stands between drops idle ones without a word, and a server that is
 #: a standby by now is left
 KEPT = 60
@@ -61,6 +67,8 @@ _PG_NO_PRIVILEGE = "42501"
 _MYSQL_NO_PRIVILEGE = {1044, 1142, 1143}
 _MYSQL_PASSING = {1040, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 _READ = "kafka_eos_read"
+_WAITS_FOR = "kafka_eos_waits_for"
+_SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED: the low byte of sqlite_errorcode
 _WALLS = {
     "full": "Make room on the database's disk (or raise max_page_count), then try again: what was decided is kept",
     "read-only": "Make the SQLite file and its folder writable for whoever runs Airflow's tasks, then try again",
@@ -122,9 +130,12 @@ class Database:
                 time.sleep(random.uniform(0.5, 1) * min(LONGEST_PAUSE, 0.05 * 4**number))
             try:
                 connected = False
-                with engine.connect() as connection, connection.begin():
-                    connected = True
-                    return work(connection)
+                with engine.connect() as connection:
+                    if not number:  # tries behind it wait as well, and it has been said
+                        connection.execution_options(**{_WAITS_FOR: self.shown})
+                    with connection.begin():
+                        connected = True
+                        return work(connection)
             except (IntegrityError, DataError, NotSupportedError):
                 raise  # not the database's condition, but what was written: of `dual_write`, or a fault of ours
             except (DatabaseError, InterfaceError) as e:
@@ -186,8 +197,7 @@ def is_passing(error: DBAPIError) -> bool:
         return code.startswith(_PG_PASSING)
     name = type(original).__module__.partition(".")[0]
     if name == "sqlite3":
-        # sqlite_errorcode's low byte: 5 SQLITE_BUSY, 6 SQLITE_LOCKED
-        return getattr(original, "sqlite_errorcode", 0) & 0xFF in (5, 6)
+        return getattr(original, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY
     if name in ("MySQLdb", "pymysql"):
         return code in _MYSQL_PASSING
     return True  # no code at all: the connection could not be made, or broke
@@ -268,8 +278,41 @@ def _connect_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    read = connection.get_execution_options().get(_READ, False)
-    connection.exec_driver_sql("BEGIN" if read else "BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if options.get(_READ, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    shown = options.get(_WAITS_FOR)
+    if shown is None or not _begin_soon(connection.connection.driver_connection, shown):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_soon(connection: Any, shown: str) -> bool:
+    """Begin to write as far as that takes no longer than :data:`SAYS_SO_AFTER_S`; else say so, and leave the rest.
+
+    Not by a timer: its thread would be there while a task forks.
+
+    :param connection: the driver's.
+    :returns: whether it has begun. If not, the connection waits for what is left of its timeout.
+    """
+    whole = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+    soon = int(SAYS_SO_AFTER_S * 1000)
+    if whole <= soon:
+        return False
+    connection.execute(f"PRAGMA busy_timeout = {soon}")
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except Exception as e:
+        if getattr(e, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY:
+            _log.warning(
+                "the ledger %s is locked: waiting for another process to end what it writes there; trying for up to "
+                "%g s", shown, TRIES * whole / 1000,
+            )  # fmt: skip
+            whole -= soon
+        return False  # any other error comes again, and is told as all are
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {whole}")
+    return True
 
 
 def _connect_postgresql(connection: Any, _record: Any) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,39 @@ def test_a_lock_that_lasts_is_transient(url: str, monkeypatch: pytest.MonkeyPatc
             assert len(ledger.attempts(LOAD)) == 1  # readers are not held up
         assert ledger.submit(LOAD, owner="y").number == 1
     holder.close()
+
+
+def test_who_waits_for_a_locked_file_is_told_so_once_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where nobody has set up logging: Python shows warnings on stderr by itself."""
+    monkeypatch.setattr(database, "LOCK_TIMEOUT", 0.5)
+    monkeypatch.setattr(database, "SAYS_SO_AFTER_S", 0.1)
+    path = tmp_path / "ledger.db"
+    opened = database.Database(f"sqlite:///{path}")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        opened.write(lambda c: c.execute(text("CREATE TABLE one (two INT)")))
+        other.execute("BEGIN IMMEDIATE")
+        began = time.time()
+        with pytest.raises(LedgerUnavailableError, match="locked"):
+            opened.write(lambda c: None)
+        waited = time.time() - began
+        said = [r for r in caplog.records if r.name == database.__name__ and r.levelname == "WARNING"]
+        assert [r.getMessage() for r in said] == [
+            f"the ledger sqlite:///{path} is locked: waiting for another process to end what it writes there; "
+            "trying for up to 2 s"
+        ]
+        assert 1.9 < waited < 4, "the wait itself is as long as ever"
+        assert said[0].created - began < 0.4
+        results: list[int] = []
+        writer = threading.Thread(target=lambda: results.append(opened.write(lambda c: 1)))
+        writer.start()
+        writer.join(0.3)
+        other.execute("COMMIT")
+        writer.join(60)
+        assert results == [1], "what is locked no longer is written in what is left of the same try"
+        assert opened.write(lambda c: c.execute(text("PRAGMA busy_timeout")).scalar_one()) == 500
+    opened.close()
 
 
 def test_a_lock_that_passes_is_waited_for(ledger: Ledger, url: str) -> None:
