@@ -1,4 +1,5 @@
-"""An error as a reason for the ledger and the page: its type and message, in a line or two, without secrets. Pure.
+"""An error as a reason for the ledger and the page: its type and message, in a line or two, without secrets. And how a
+process ended, by its exit code. Pure.
 
 More people read the ledger than a task's log, and nothing masks it. So what is written there is masked first: the
 secrets that the caller knows, and whatever stands where passwords stand.
@@ -7,6 +8,7 @@ secrets that the caller knows, and whatever stands where passwords stand.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
@@ -53,6 +55,15 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     text = _LOGIN.sub(f"{_MASK}@", without_known(text, secrets))
     text = _BEARER.sub(rf"\1 {_MASK}", text)
     return _ASSIGNED.sub(rf"\1{_MASK}", text)
+
+
+def how_it_ended(code: int) -> str:
+    """Of an exit code, as Popen has it or a shell (128 and the signal's number)."""
+    number = -code if code < 0 else code - 128
+    try:
+        return f"killed by {signal.Signals(number).name}" if number > 0 else f"exit code {code}"
+    except ValueError:
+        return f"exit code {code}"
 
 
 def without_known(text: str, secrets: Iterable[str]) -> str:

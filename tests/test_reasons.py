@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_kafka_eos.errors import LedgerUnavailableError, NotFinishedError
 from airflow_kafka_eos.operators.base import _is_of_ledger
-from airflow_kafka_eos.reasons import LONGEST, causes, noted, reason_of, without_secrets
+from airflow_kafka_eos.reasons import LONGEST, causes, how_it_ended, noted, reason_of, without_secrets
 
 
 def raised_from(error: BaseException, cause: BaseException) -> BaseException:
@@ -86,3 +86,11 @@ def test_plain_words_stay() -> None:
 def test_it_is_short_and_cut_between_words() -> None:
     text = noted("word " * 1000)
     assert len(text) <= LONGEST and text.endswith("word …")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(0, "exit code 0"), (1, "exit code 1"), (-9, "killed by SIGKILL"), (137, "killed by SIGKILL")],
+)
+def test_an_exit_code_in_words(code: int, said: str) -> None:
+    assert how_it_ended(code) == said

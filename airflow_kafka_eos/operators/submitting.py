@@ -30,6 +30,7 @@ from airflow_kafka_eos.errors import (
     SupersededError,
 )
 from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.reasons import how_it_ended
 from airflow_kafka_eos.spark.driver_secrets import FILE_SUFFIX
 from airflow_kafka_eos.spark.formats.settings import REGISTRY_VARIABLE
 
@@ -234,8 +235,21 @@ def own_error_first(
         code = _ERROR_CODE.search(printed)
         raise AirflowException(
             f"spark-submit ended with exit code {code[1] if code else 'unknown'}, and the application has not said "
-            "why: it did not begin, or was killed. See the lines above"
+            f"why: {_why_silent(int(code[1]) if code else 1)}. See the lines above"
         ) from e
+
+
+def _why_silent(code: int) -> str:
+    """What an application that has said nothing may have ended of, by spark-submit's exit code.
+
+    It is a signal's also where Spark passes on how the driver's Python has ended.
+    """
+    ended = how_it_ended(code)
+    if not ended.startswith("killed"):
+        return "it did not begin, or was killed"
+    if ended.endswith("SIGKILL"):
+        ended += " (memory ran out there, by the kernel or the container's limit, or somebody has killed it)"
+    return f"it was {ended}. A retry is safe: what this try has left open is ended by it, or by cleanup"
 
 
 def what_it_said(text: str | None, final: tuple[type[KafkaEosError], ...] = FINAL) -> AirflowException | None:

@@ -23,13 +23,13 @@ import httpx
 import psutil
 
 from airflow_kafka_eos.errors import SandboxError
+from airflow_kafka_eos.reasons import how_it_ended
 from airflow_kafka_eos.sandbox.keeping import (
     Keeper,
     Progress,
     Restarts,
     Running,
     free_ports,
-    how_it_ended,
     log_tail,
     signal_group,
     start_watched,

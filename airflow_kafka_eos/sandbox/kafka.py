@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from airflow_kafka_eos.errors import BrokerUnavailableError, ConfigurationError, SandboxError
+from airflow_kafka_eos.reasons import how_it_ended
 from airflow_kafka_eos.sandbox import broker
 from airflow_kafka_eos.sandbox.broker import KAFKA_MAIN, BrokerProcess, Node, format_storage, java_command
 from airflow_kafka_eos.sandbox.jars import DEFAULT_KAFKA, QUICK_JVM, find_java, full_version, kafka_jars
@@ -30,7 +31,6 @@ from airflow_kafka_eos.sandbox.keeping import (
     Restarts,
     Running,
     free_ports,
-    how_it_ended,
     is_free,
     log_tail,
 )

@@ -99,15 +99,6 @@ def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
             os.killpg(process.pid, number)
 
 
-def how_it_ended(code: int) -> str:
-    """Of an exit code, as Popen has it or a shell (128 and the signal's number)."""
-    number = -code if code < 0 else code - 128
-    try:
-        return f"killed by {signal.Signals(number).name}" if number > 0 else f"exit code {code}"
-    except ValueError:
-        return f"exit code {code}"
-
-
 def log_tail(path: Path, lines: int = 20) -> str:
     """The last lines of a log, without the stack frames between them."""
     try:

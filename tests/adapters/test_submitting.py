@@ -61,6 +61,19 @@ def test_the_applications_own_error_comes_first(text: str, word: str | None, sai
     assert "--conf" not in str(error), "a command line of a kilobyte hides it"
 
 
+@pytest.mark.parametrize("code", [-9, 137])
+def test_a_driver_that_was_killed_is_told_what_that_means_and_what_comes_next(code: int) -> None:
+    said = str(told(SUBMIT.format(code)))
+    assert f"exit code {code}," in said and "killed by SIGKILL (memory ran out" in said
+    assert "A retry is safe" in said and "cleanup" in said
+
+
+@pytest.mark.parametrize(("code", "why"), [(143, "was killed by SIGTERM. A retry is safe"), (1, "did not begin, or")])
+def test_memory_is_spoken_of_behind_sigkill_alone(code: int, why: str) -> None:
+    said = str(told(SUBMIT.format(code)))
+    assert why in said and "memory" not in said
+
+
 @pytest.mark.parametrize("word", [None, "InDoubtError: who knows?"])
 def test_an_error_is_final_where_its_task_says_so(word: str | None) -> None:
     text = SUBMIT.format(1) if word else f"{SUBMIT.format(1)}\nInDoubtError: who knows?"

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kafka_eos.errors import SandboxError
 from airflow_kafka_eos.sandbox import keeping
-from airflow_kafka_eos.sandbox.keeping import Keeper, Restarts, how_it_ended
+from airflow_kafka_eos.sandbox.keeping import Keeper, Restarts
 
 
 def test_a_long_wait_says_what_for_and_ends_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,14 +27,6 @@ def test_a_short_wait_says_nothing() -> None:
     answers = iter([None, "high"])
     assert keeping.wait_for(lambda: next(answers), "the tide", 10, said.append) == "high"
     assert said == []
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [(0, "exit code 0"), (1, "exit code 1"), (-9, "killed by SIGKILL"), (137, "killed by SIGKILL")],
-)
-def test_an_exit_code_in_words(code: int, said: str) -> None:
-    assert how_it_ended(code) == said
 
 
 def test_what_a_keeper_gives_up_is_raised_where_others_wait() -> None:
