@@ -327,7 +327,7 @@ def _partitions(session: Session, topics: list[str]) -> list[TopicPartition]:
         raise ConfigurationError("--topic is empty", remedy="Name a topic")
     return [
         TopicPartition(name, number)
-        for name, info in session.partitions.topic_info(topics).items()
+        for name, info in session.partitions.topic_info(topics, to_read=True).items()
         for number in range(info.partitions)
     ]
 

@@ -306,7 +306,7 @@ def _producers(arguments: argparse.Namespace) -> int:
     tp = TopicPartition(arguments.topic, arguments.partition)
     with Wire(settings_of(arguments), timeout_s=arguments.timeout) as wire:
         partitions, broker_id = Partitions(wire), arguments.broker_id
-        there = partitions.topic_info([tp.topic])[tp.topic].partitions
+        there = partitions.topic_info([tp.topic], to_read=True)[tp.topic].partitions
         if tp.partition >= there:
             raise TopicError(
                 f"topic {tp.topic} has no partition {tp.partition}", remedy=f"It has {there}, counted from 0"

@@ -256,7 +256,7 @@ def _prepared_as(
     A ledger may serve several clusters, and producer ids are small numbers: the transactional id must be the same, or
     where nobody remembers it, the recorded topic id.
     """
-    topics = session.partitions.topic_info({p.partition.topic for p in idle})
+    topics = session.partitions.topic_info({p.partition.topic for p in idle}, to_read=True)
     found = {}
     for attempt, row in session.ledger.prepared_as({p.state for p in idle}):
         transaction = row.transaction

@@ -71,6 +71,10 @@ def test_the_producers_of_a_partition_are_described_without_a_ledger(
     refused(nowhere, 2, "there is no broker 77")
     far = ("--topic", written.topic, "--partition", "99")
     refused(command("transactions", "describe-producers", *far, *at), 2, "has no partition 99")
+    gone = ("--topic", "nowhere", "--partition", "0", "--timeout", "2")
+    answer = command("transactions", "describe-producers", *gone, *at)
+    refused(answer, 2, "topic nowhere does not exist", "It was deleted")
+    assert "--create" not in answer.err
 
 
 def test_a_transaction_is_aborted_by_where_it_is_open(world: World, command: Command, at: Cluster) -> None:

@@ -342,6 +342,7 @@ def test_nothing_hangs_here_and_that_is_said(world: World, command: Command, at:
     assert line == f"ledger {ledger.where} ({ledger.ledger_id}), {cluster}, namespace airflow", "whose they would be"
     answer = command("transactions", "hanging", "--topic", "nowhere", "--timeout", "2", *at)
     refused(answer, 2, "topic nowhere does not exist")
+    assert "--create" not in answer.err, "nothing is to be written there"
 
 
 def test_cleanup_says_what_it_would_do_asks_and_does_it(world: World, command: Command, at: Cluster) -> None:

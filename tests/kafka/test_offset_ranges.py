@@ -72,6 +72,12 @@ def test_a_range_goes_on_where_the_last_one_ended(
     check(partitions, since, end)
 
 
+def test_a_source_that_is_missing_is_not_to_be_created(partitions: Partitions) -> None:
+    with pytest.raises(TopicError, match="nowhere does not exist") as caught:
+        bounds(partitions, ["nowhere"], None)
+    assert "--create" not in str(caught.value)
+
+
 def test_a_range_ends_where_no_transaction_is_open(
     kafka: LocalKafka, settings: KafkaSettings, partitions: Partitions, topic: Callable[..., str]
 ) -> None:

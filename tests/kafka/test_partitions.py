@@ -83,6 +83,12 @@ def test_a_missing_topic_is_named_with_the_command_to_create_it(partitions: Part
         preflight.check_topics(partitions, ["__consumer_offsets"])
 
 
+def test_who_reads_a_topic_that_is_missing_is_not_told_to_create_it(partitions: Partitions) -> None:
+    with pytest.raises(TopicError, match=r"nowhere does not exist .*It was deleted, or .* another cluster") as caught:
+        partitions.topic_info(["nowhere"], to_read=True)
+    assert "--create" not in str(caught.value)
+
+
 def test_settings_of_topics_and_brokers(partitions: Partitions, topic: Callable[..., str]) -> None:
     name = topic(config={"retention.ms": "1234567"})
     keys = ["retention.ms", "cleanup.policy"]

@@ -113,7 +113,8 @@ def _check(tp: TopicPartition, begin: int, oldest: int, newest: int, end: int | 
 
 def _ids(partitions: Partitions, topics: Collection[str], at: Mapping[str, Any] | None) -> dict[str, tuple[str, int]]:
     """Id and number of partitions of each topic."""
-    found = {name: (info.topic_id, info.partitions) for name, info in partitions.topic_info(topics).items()}
+    infos = partitions.topic_info(topics, to_read=True)
+    found = {name: (info.topic_id, info.partitions) for name, info in infos.items()}
     for topic, known in (at or {}).get("topic_ids", {}).items():
         if topic in found and found[topic][0] != known:
             raise TopicError(

@@ -78,10 +78,11 @@ class Partitions:
 
     # -- topics and settings ---------------------------------------------------------------------------------------
 
-    def topic_info(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+    def topic_info(self, names: Iterable[str], *, to_read: bool = False) -> dict[str, TopicInfo]:
         """Topic id and number of partitions of each topic.
 
-        :raises TopicError: naming the topics that do not exist, and how to create them.
+        :param to_read: nothing is going to be written there: an empty topic in place of one that is gone helps nobody.
+        :raises TopicError: naming the topics that do not exist, and how to create them, or where else to look.
         :raises AccessError: DESCRIBE on a topic is missing.
         """
         wanted = sorted(set(names))
@@ -91,10 +92,14 @@ class Partitions:
             topics = self.wire.metadata(wanted).topics if wanted else []
             missing = [t.name for t in topics if t.error_code == errors.UnknownTopicOrPartitionError.errno]
             if missing and time.monotonic() >= believe_missing_at:
+                where = self.wire.settings.bootstrap_servers
                 raise TopicError(
-                    f"topic {', '.join(missing)} does not exist on {self.wire.settings.bootstrap_servers}",
-                    remedy=f"Create it: kafka-topics.sh --bootstrap-server {self.wire.settings.bootstrap_servers} "
-                    f"--create --topic {missing[0]} --partitions <n>",
+                    f"topic {', '.join(missing)} does not exist on {where}",
+                    remedy="It was deleted, or has another name, or is on another cluster: compare the name, and the "
+                    "brokers' addresses, with those of who writes it"
+                    if to_read
+                    else f"Create it: kafka-topics.sh --bootstrap-server {where} --create --topic {missing[0]} "
+                    "--partitions <n>",
                 )
             for t in topics:
                 retry.check(t.error_code, operation="DESCRIBE", resource=f"Topic {t.name}", lag=True)
