@@ -256,10 +256,11 @@ def _frame(
     spec: ApplicationSpec, job: Job, spark: SparkSession, remote: Remote, store: ManifestStore
 ) -> DataFrame:
     """What the job returns, with its values made."""
+    from airflow_kafka_eos.spark.dag_file import shown_job
     from airflow_kafka_eos.spark.formats.shaping import shape
     from airflow_kafka_eos.spark.job import checked_frame
 
-    options, name = spec.options, spec.job or ""
+    options, name = spec.options, shown_job(spec.job, spec.arguments)
     if job.run is None:
         found = spark.sql(spec.sql or "", args=spec.arguments or None)
     else:

@@ -40,6 +40,17 @@ def job_args(
     }
 
 
+def shown_job(job: str | None, arguments: Mapping[str, Any]) -> str:
+    """A job for people: of a DAG file's own its file and function, which the author knows, as ``file.py:function``.
+
+    :param arguments: of the job. Before the file is run here, its function goes by the name of its load.
+    """
+    if job != JOB:
+        return job or ""
+    function = _functions.get((arguments["dag_id"], arguments["group_id"]))
+    return f"{arguments['file']}:{getattr(function, '__name__', arguments['group_id'])}"
+
+
 def function_here(job_args: Mapping[str, Any]) -> Callable[..., Any]:
     """The function of a load in prepare's own process, which has run the DAG file to come to its task.
 

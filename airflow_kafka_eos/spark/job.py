@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.airflow_here import questions_refused
 from airflow_kafka_eos.spark.chosen_range import without_until
+from airflow_kafka_eos.spark.dag_file import shown_job
 from airflow_kafka_eos.spark.find_job import find_job
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import ApplicationSpec
@@ -24,9 +25,8 @@ def run_job(spec: ApplicationSpec, spark: SparkSession, store: ManifestStore) ->
     """
     if spec.sql is not None:
         return spark.sql(spec.sql, args=spec.arguments) if spec.arguments else spark.sql(spec.sql)
-    job = spec.job or ""
-    with questions_refused(f"the job {job}"):
-        found = find_job(job, loaded=by_value)(spark, **spec.arguments)
+    with questions_refused(f"the job {shown_job(spec.job, spec.arguments)}"):
+        found = find_job(spec.job or "", loaded=by_value)(spark, **spec.arguments)
     return checked_frame(found, spec, store)
 
 
@@ -36,11 +36,12 @@ def checked_frame(found: object, spec: ApplicationSpec, store: ManifestStore) ->
     :raises ConfigurationError: it is no DataFrame, or the job does not keep to its range.
     """
     found = without_until(found, spec, store)
-    job = spec.job or ""
     if not isinstance(found, DataFrame):
+        rows = "" if found is None else ". Of rows, spark.createDataFrame(rows, schema) makes one"
         raise ConfigurationError(
-            f"the job {job} returned {'nothing' if found is None else type(found).__name__}, not a Spark DataFrame",
-            remedy="Return the DataFrame that is to be loaded; the application writes it",
+            f"the job {shown_job(spec.job, spec.arguments)} returned "
+            f"{'nothing' if found is None else type(found).__name__}, not a Spark DataFrame",
+            remedy=f"Return the DataFrame that is to be loaded; the application writes it{rows}",
         )
     return found
 

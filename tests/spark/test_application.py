@@ -189,6 +189,25 @@ class TestJob:
         with pytest.raises(ConfigurationError, match="returned nothing, not a Spark DataFrame"):
             run_job(replace(spec, job=f"{bad_jobs}:nothing", job_args={}), None, None)  # type: ignore[arg-type]
 
+    def test_a_function_of_the_dag_file_is_named_as_its_author_knows_it(
+        self, spec: ApplicationSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow_kafka_eos.spark import dag_file
+        from airflow_kafka_eos.spark.job import run_job
+
+        file = tmp_path / "orders.py"
+        file.write_text(
+            "from airflow_kafka_eos.spark.dag_file import remember\n"
+            "def order_rows(spark):\n    yield 1\n"
+            "remember('orders', 'load_orders', order_rows)\n"
+        )
+        monkeypatch.setattr(dag_file, "_functions", {})
+        given = dag_file.job_args(str(file), "orders", "load_orders", {}, [])
+        said = rf"the job {file}:order_rows returned generator, not a Spark DataFrame\. Return the DataFrame .*"
+        with pytest.raises(ConfigurationError, match=said + r"Of rows, spark\.createDataFrame") as caught:
+            run_job(replace(spec, job=dag_file.JOB, job_args=given), None, None)  # type: ignore[arg-type]
+        assert "dag_file" not in str(caught.value)
+
     def test_what_the_authors_code_raises_passes_through(self, spec: ApplicationSpec, bad_jobs: str) -> None:
         from airflow_kafka_eos.spark.job import run_job
 
