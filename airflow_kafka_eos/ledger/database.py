@@ -68,6 +68,7 @@ _MYSQL_NO_PRIVILEGE = {1044, 1142, 1143}
 _MYSQL_PASSING = {1040, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 _READ = "kafka_eos_read"
 _WAITS_FOR = "kafka_eos_waits_for"
+_WRITE = "BEGIN IMMEDIATE"  # SQLite: nobody else writes between what is read and what is written for it
 _SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED: the low byte of sqlite_errorcode
 _WALLS = {
     "full": "Make room on the database's disk (or raise max_page_count), then try again: what was decided is kept",
@@ -284,7 +285,7 @@ def _begin_sqlite(connection: Connection) -> None:
         return
     shown = options.get(_WAITS_FOR)
     if shown is None or not _begin_soon(connection.connection.driver_connection, shown):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql(_WRITE)
 
 
 def _begin_soon(connection: Any, shown: str) -> bool:
@@ -301,7 +302,7 @@ def _begin_soon(connection: Any, shown: str) -> bool:
         return False
     connection.execute(f"PRAGMA busy_timeout = {soon}")
     try:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(_WRITE)
     except Exception as e:
         if getattr(e, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY:
             _log.warning(

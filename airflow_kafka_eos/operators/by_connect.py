@@ -164,11 +164,9 @@ def check_load(naming: TransactionNaming, writer: WriterName) -> None:
 
 
 def _bound(job: str, job_args: Mapping[str, Any]) -> Callable[..., Any]:
-    from airflow_kafka_eos.spark.job import by_value
+    from airflow_kafka_eos.spark.find_job import by_value, find_job
 
     if job != JOB:
-        from airflow_kafka_eos.spark.find_job import find_job
-
         return _with(find_job(job, loaded=by_value, where="where prepare runs"), job_args)
     function = function_here(job_args)
     module = sys.modules.get(function.__module__)

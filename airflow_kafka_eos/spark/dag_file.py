@@ -88,8 +88,7 @@ def load(
 
 
 def _find(file: str, dag_id: str, group_id: str, path: Sequence[str]) -> Callable[..., Any]:
-    from airflow_kafka_eos.spark.find_job import load_file
-    from airflow_kafka_eos.spark.job import by_value
+    from airflow_kafka_eos.spark.find_job import by_value, load_file
 
     sys.path[:0] = [folder for folder in path if folder not in sys.path]
     os.environ |= {_PARSING_DAG: dag_id, _PARSING_TASK: f"{group_id}.prepare"}

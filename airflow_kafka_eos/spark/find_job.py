@@ -68,6 +68,13 @@ class _AsItStands(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
+def by_value(module: ModuleType) -> None:
+    """Executors cannot import a job's file, so what is in it travels by value."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
 def _import(name: str, job: str, where: str) -> ModuleType:
     try:
         return importlib.import_module(name)

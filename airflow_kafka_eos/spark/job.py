@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.spark.airflow_here import questions_refused
 from airflow_kafka_eos.spark.chosen_range import without_until
 from airflow_kafka_eos.spark.dag_file import shown_job
-from airflow_kafka_eos.spark.find_job import find_job
+from airflow_kafka_eos.spark.find_job import by_value, find_job
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
@@ -44,8 +41,3 @@ def checked_frame(found: object, spec: ApplicationSpec, store: ManifestStore) ->
             remedy=f"Return the DataFrame that is to be loaded; the application writes it{rows}",
         )
     return found
-
-
-def by_value(module: ModuleType) -> None:
-    """Executors cannot import a job's file, so what is in it travels by value."""
-    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -139,8 +139,7 @@ def streaming_frame(spec: StreamSpec, spark: SparkSession) -> DataFrame:
 
     from airflow_kafka_eos.errors import ConfigurationError
     from airflow_kafka_eos.spark.airflow_here import questions_refused
-    from airflow_kafka_eos.spark.find_job import find_job
-    from airflow_kafka_eos.spark.job import by_value
+    from airflow_kafka_eos.spark.find_job import by_value, find_job
 
     with questions_refused(f"the job {spec.job}"):
         found = find_job(spec.job, loaded=by_value)(spark, **spec.job_args)

@@ -83,8 +83,8 @@ OF_DECIDING: tuple[Mutation, ...] = (
         "no-begin-immediate",
         "deciding and opening lock the database (SQLite)",
         _LEDGER + "database.py",
-        '"BEGIN" if read else "BEGIN IMMEDIATE"',
-        '"BEGIN"',
+        '_WRITE = "BEGIN IMMEDIATE"',
+        '_WRITE = "BEGIN"',
         ("tests/ledger/test_ledger_races.py",),
     ),
     Mutation(

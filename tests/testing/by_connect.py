@@ -14,8 +14,7 @@ from airflow_kafka_eos.kafka.client.wire import Wire
 from airflow_kafka_eos.operators.by_connect import _call
 from airflow_kafka_eos.sandbox.keeping import HOST
 from airflow_kafka_eos.spark.driver_secrets import SETTINGS_VARIABLE
-from airflow_kafka_eos.spark.find_job import find_job
-from airflow_kafka_eos.spark.job import by_value
+from airflow_kafka_eos.spark.find_job import by_value, find_job
 from airflow_kafka_eos.spark.manifest_store import ManifestStore
 from airflow_kafka_eos.spark.spec import ApplicationSpec
 
