@@ -238,10 +238,12 @@ class Told:
         from airflow_kafka_eos.amounts import duration_text
         from airflow_kafka_eos.load import LoadIdentity
 
-        key = f"{self._query_id}-{number}"
-        what = f"{rows:,} rows read"
+        load = LoadIdentity(self._options.namespace, self._options.name, f"{self._query_id}-{number}")
+        what, which = f"{rows:,} rows read", f"load {load}"
         with suppress(Exception):  # what is only for people to read never ends a query
-            row = self._attempt(LoadIdentity(self._options.namespace, self._options.name, key))
+            row = self._attempt(load)
+            if row is not None:
+                which += f" attempt {row.number}"
             if row is not None and row.records is not None:
                 what = f"{row.records:,} records"
                 if row.decided_at and datetime.fromisoformat(row.decided_at) < self._began:
@@ -249,7 +251,7 @@ class Told:
                 else:
                     self._records += row.records
         self._batches += 1
-        self._say(f"batch {number} of query {self._options.name}: {what}, in {duration_text(seconds)}; load key {key}")
+        self._say(f"batch {number} of query {self._options.name}: {what}, in {duration_text(seconds)}; {which}")
 
     def _attempt(self, load: Any) -> Any:
         from airflow_kafka_eos.ledger.ledger import Ledger

@@ -125,22 +125,25 @@ def give_up(options: StreamOptions, batch_id: int, *, identity: str | None = Non
     No message is needed: tasks that were cancelled have sent none. It is the newest attempt of the batch, where this
     driver has it.
     """
+    which: object = f"batch {batch_id} of query {options.namespace}/{options.name}"
     try:
         checkpoint = Checkpoint(options.checkpoint)
         batch = checkpoint.planned(options.namespace, options.name)
         run = StreamRun(checkpoint.location, identity or driver_identity(os.environ), options.opened_by)
         if batch.number != batch_id:
             return
+        which = f"load {batch.load}"
         settings = options.write(AttemptRef(batch.load, "0" * 10, 1), 1).settings(os.environ)
         with session(settings, options.namespace) as opened:
             rows = opened.ledger.attempts(batch.load)
             if rows and rows[-1].submitted_by == run.owner and rows[-1].is_undecided:
                 ref = AttemptRef(batch.load, opened.ledger.ledger_id, rows[-1].number, rows[-1].slot)
+                which = f"load {ref}"
                 for _ in range(_PASSES):  # tasks that were cancelled may be about to begin
                     batches.abort_batch(opened, ref, run)
                     time.sleep(_PAUSE_S)
     except Exception as e:
-        _log.warning("what batch %d has open is left to the next run, or to maintenance: %s", batch_id, e)
+        _log.warning("what %s has open is left to the next run, or to maintenance: %s", which, e)
 
 
 def _whole(messages: Sequence[Any], batch_id: int) -> tuple[Begun, list[Message]]:

@@ -80,7 +80,7 @@ def test_each_run_takes_what_is_there_and_tells_of_it_once(place: Place) -> None
     log = query.log_of(first, "run")
     for number in range(3):
         assert f"batch {number} of query streamed.load: {LINES} records, in" in log
-        assert f"load key {query.batch(number).key}" in log
+        assert f"; load {query.batch(number)} attempt 1" in log
     (event,) = query.events()
     assert (event["batches"], event["records"], event["query_id"]) == ([0, 2], 3 * LINES, done["query_id"])
     assert {batch: of["records"] for batch, of in event["by_batch"].items()} == dict.fromkeys("012", LINES)

@@ -215,10 +215,10 @@ def _end_zombies(session: Session, ref: AttemptRef, *, by: str) -> None:
     try:
         report = _swept(session, ref.load, up_to=ref.attempt, by=by)
     except KafkaEosError as e:
-        log.warning("what load %s may have open is left to the next batch: %s", ref.load, e)
+        log.warning("what load %s may have open is left to the next batch: %s", ref, e)
     else:
         if report.has_done:
-            log.warning("load %s is committed, and of runs of its tasks that it has not reported: %s", ref.load, report)
+            log.warning("load %s is committed, and of runs of its tasks that it has not reported: %s", ref, report)
 
 
 def abort_batch(session: Session, ref: AttemptRef, run: StreamRun) -> bool:
