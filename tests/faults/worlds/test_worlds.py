@@ -7,14 +7,23 @@ range-is-pinned, one-load-per-cursor.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airflow_kafka_eos.kafka.admin.open_producers import open_producers, write_marker
+from airflow_kafka_eos.kafka.client.settings import KafkaSettings
+from airflow_kafka_eos.kafka.client.wire import Wire
+from airflow_kafka_eos.load import Verdict
+from airflow_kafka_eos.sandbox.kafka import LocalKafka
+from airflow_kafka_eos.transaction import TopicPartition
 from tests.faults.environment import Environment
 from tests.faults.worlds import stream_plan
 from tests.faults.worlds.command import WORLDS, Hands, Tally, chosen, page, told
+from tests.faults.worlds.cursor_world import Source
 from tests.faults.worlds.outcome import Outcome
+from tests.kafka.open_transactions import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600)]
 
@@ -47,6 +56,27 @@ def test_a_few_seeds(world: str, seeds: tuple[int, ...], tmp_path: Path) -> None
     assert tally.runs == len(seeds)
     assert json.loads(json.dumps(tally.as_values()))["runs"] == len(seeds)
     assert page(tally.as_values()).startswith(f"# World {world}")
+
+
+def test_what_kafka_takes_back_of_the_source_is_not_due(kafka: LocalKafka, topic: Callable[..., str]) -> None:
+    """Its producer was told of a commit, and the partition's log has an abort: no load can have seen the record."""
+    at = TopicPartition(topic(partitions=2), 1)
+    source = Source(kafka.bootstrap_servers, at.topic)
+    source.grow(97)
+    wait_until(lambda: len(source.visible()) == 7, "seven records are visible")
+    producer = source._producer
+    producer.begin_transaction()
+    producer.produce(at.topic, "taken back", partition=at.partition)
+    producer.flush(60)
+    with Wire(KafkaSettings.from_mapping({"bootstrap.servers": kafka.bootstrap_servers})) as wire:
+        (open_,) = open_producers(wire, [at])
+        assert write_marker(wire, open_, Verdict.ABORT)
+    producer.commit_transaction(60)
+    due = dict(source.committed)
+    source.committed[at.partition, open_.txn_start_offset] = "taken back"
+    assert source.visible() == due
+    source.grow(97)
+    wait_until(lambda: len(source.visible()) == 14, "seven more are visible")
 
 
 def test_seeds_and_scenarios_are_chosen_as_in_a_campaign_of_loads(tmp_path: Path) -> None:
