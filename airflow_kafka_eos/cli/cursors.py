@@ -10,7 +10,7 @@ from airflow_kafka_eos import position
 from airflow_kafka_eos.cli.durations import whole
 from airflow_kafka_eos.cli.ledger import add_conn_id, open_ledger, say_which
 from airflow_kafka_eos.cli.target import add_namespace
-from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, person, say, show
+from airflow_kafka_eos.cli.terminal import FOUND, OK, add_output, add_yes, confirm, person, say, short, show
 from airflow_kafka_eos.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -221,4 +221,4 @@ def _told(ahead: list[Named], said_at: str | None, what: str, *, over_named: boo
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+    return short(text, _SHOWN)

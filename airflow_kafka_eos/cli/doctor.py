@@ -18,7 +18,7 @@ from airflow_kafka_eos.cli.connections import airflow_connection
 from airflow_kafka_eos.cli.durations import seconds, whole
 from airflow_kafka_eos.cli.ledger import url_of
 from airflow_kafka_eos.cli.target import add_session, settings_of
-from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, show
+from airflow_kafka_eos.cli.terminal import FOUND, OK, TRANSIENT, short, show
 from airflow_kafka_eos.errors import ConfigurationError
 from airflow_kafka_eos.load import TransactionScope, TwoPhaseCommit
 from airflow_kafka_eos.naming import MAX_IDS_OF_NAME, MAX_IDS_OF_NAMESPACE
@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
     found = examine(settings, url_of(arguments), asked, timeout_s=arguments.timeout)
     found = replace(found, findings=(*found.findings, *_of_connect(arguments, settings)))
     table = [
-        {"check": f.id, "result": f.severity, "subject": f.subject, "seen": _short(f.seen)} for f in found.findings
+        {"check": f.id, "result": f.severity, "subject": f.subject, "seen": short(f.seen, 70)} for f in found.findings
     ]
     if show(arguments, [asdict(f) for f in found.findings], table):
         _explain(found)
@@ -158,7 +158,3 @@ def _explain(found: Examination) -> None:
             print(f"     {line}" if number else f"  -> {line}")
     if any(ADMIN_CONFIG in f.remedy for f in found.findings):
         print(f"\n{ADMIN_CONFIG} has the login of an administrator, as Kafka's own tools read it")
-
-
-def _short(text: str, width: int = 70) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -23,6 +23,7 @@ from airflow_kafka_eos.cli.terminal import (
     confirm,
     person,
     say,
+    short,
     show,
     words_of,
 )
@@ -120,8 +121,7 @@ def _list(arguments: argparse.Namespace) -> int:
     found = [_load(row, newest) for row, newest in rows]
     shown = [{k: v for k, v in _for_people(row).items() if k != "created_at"} for row in found]
     for line in shown:  # `loads show` has all of it
-        why = " ".join(line["reason"].split())
-        line["reason"] = why if len(why) <= _REASON else f"{why[: _REASON - 1]}…"
+        line["reason"] = short(" ".join(line["reason"].split()), _REASON)
     show(arguments, found, shown, nothing="no loads")
     _warn([_load(row, newest) for row, newest in unverified])
     return OK

@@ -112,6 +112,11 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
+def short(text: str, most: int) -> str:
+    """The first so many characters of a cell that may be long; "…" where it goes on."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def words_of(row: Mapping[str, Any]) -> dict[str, str | None]:
     """A row's load as a shell takes it: `loads show NAME KEY`."""
     return {field: None if row[field] is None else shlex.quote(row[field]) for field in ("name", "key")}

@@ -69,7 +69,7 @@ _MYSQL_PASSING = {1040, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
 _READ = "kafka_eos_read"
 _WAITS_FOR = "kafka_eos_waits_for"
 _WRITE = "BEGIN IMMEDIATE"  # SQLite: nobody else writes between what is read and what is written for it
-_SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED: the low byte of sqlite_errorcode
+_SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 _WALLS = {
     "full": "Make room on the database's disk (or raise max_page_count), then try again: what was decided is kept",
     "read-only": "Make the SQLite file and its folder writable for whoever runs Airflow's tasks, then try again",
@@ -198,7 +198,7 @@ def is_passing(error: DBAPIError) -> bool:
         return code.startswith(_PG_PASSING)
     name = type(original).__module__.partition(".")[0]
     if name == "sqlite3":
-        return getattr(original, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY
+        return _sqlite_code(original) in _SQLITE_BUSY
     if name in ("MySQLdb", "pymysql"):
         return code in _MYSQL_PASSING
     return True  # no code at all: the connection could not be made, or broke
@@ -220,13 +220,18 @@ def _wall(error: DBAPIError) -> str:
     """Why nothing can be written, where trying at once again cannot help; else an empty text."""
     code = error_code(error)
     # SQLite's READONLY and FULL; PostgreSQL's disk_full
-    low = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    low = _sqlite_code(error.orig)
     return "full" if low == 13 or code == "53100" else "read-only" if low == 8 else ""
 
 
 def _is_no_database(error: DBAPIError) -> bool:
     """True for a file of something else: a mistyped path, or one that was overwritten."""
-    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == 26  # SQLITE_NOTADB
+    return _sqlite_code(error.orig) == 26  # SQLITE_NOTADB
+
+
+def _sqlite_code(original: BaseException | None) -> int:
+    """SQLite's primary result code; 0 for another driver's error. Its low byte: an extended code has more."""
+    return int(getattr(original, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _make_engine(url: URL, keeps_connections: bool) -> Engine:
@@ -304,7 +309,7 @@ def _begin_soon(connection: Any, shown: str) -> bool:
     try:
         connection.execute(_WRITE)
     except Exception as e:
-        if getattr(e, "sqlite_errorcode", 0) & 0xFF in _SQLITE_BUSY:
+        if _sqlite_code(e) in _SQLITE_BUSY:
             _log.warning(
                 "the ledger %s is locked: waiting for another process to end what it writes there; trying for up to "
                 "%g s", shown, TRIES * whole / 1000,

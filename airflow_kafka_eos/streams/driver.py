@@ -125,7 +125,7 @@ def give_up(options: StreamOptions, batch_id: int, *, identity: str | None = Non
     No message is needed: tasks that were cancelled have sent none. It is the newest attempt of the batch, where this
     driver has it.
     """
-    which: object = f"batch {batch_id} of query {options.namespace}/{options.name}"
+    which = f"batch {batch_id} of query {options.namespace}/{options.name}"
     try:
         checkpoint = Checkpoint(options.checkpoint)
         batch = checkpoint.planned(options.namespace, options.name)

@@ -117,11 +117,9 @@ class Source:
         ends: committed, it says, and aborted in the log.
         """
         ends = ends_of(self.servers, {self.topic: PARTITIONS})
-        seen = [
-            {(record.partition, record.offset) for record in read(self.servers, ends)}
-            for read in (read_librdkafka, read_kafka_python)
-        ]
-        return {place: value for place, value in self.committed.items() if any(place in of for of in seen)}
+        records = (*read_librdkafka(self.servers, ends), *read_kafka_python(self.servers, ends))
+        seen = {(record.partition, record.offset) for record in records}
+        return {place: value for place, value in self.committed.items() if place in seen}
 
 
 def play(plan: CursorPlan, kafka: LocalKafka, environment: Environment, victims: Victims) -> Outcome:
